@@ -121,7 +121,9 @@ type (
 )
 
 // Make returns a fresh id of the type that the caller names: ids.Make[ids.Lease]() reads better than the kind.
-func Make[T interface{ ~struct{ uuid [16]byte } }]() T { return T(struct{ uuid [16]byte }{newUUIDv7()}) }
+func Make[T interface{ ~struct{ uuid [16]byte } }]() T {
+	return T(struct{ uuid [16]byte }{newUUIDv7()})
+}
 
 // Read parses s as the id type that the caller names: ids.Read[ids.Lease](s).
 func Read[T any, P interface {
