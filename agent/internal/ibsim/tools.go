@@ -1,0 +1,91 @@
+package ibsim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+)
+
+// Tools are the programs that a private subnet needs.
+type Tools struct {
+	OpenSM     string
+	Simulator  string
+	Preload    string   // umad2sim: the library that connects OpenSM and infiniband-diags to the simulator
+	LibraryDir []string // for programs that were unpacked into a directory instead of installed
+}
+
+// ErrNoTools means that a program is not there. On Debian: opensm, ibsim-utils, infiniband-diags.
+var ErrNoTools = errors.New("not installed")
+
+// FindTools looks on PATH, where Debian puts them, and below the prefix directories, each a file system root into which the
+// packages were unpacked ("dpkg -x").
+func FindTools(prefixes ...string) (Tools, error) {
+	opensm, prefix, err := findProgram("opensm", prefixes)
+	if err != nil {
+		return Tools{}, err
+	}
+	simulator, _, err := findProgram("ibsim", prefixes)
+	if err != nil {
+		return Tools{}, err
+	}
+	preload, err := findPreload(prefixes)
+	if err != nil {
+		return Tools{}, err
+	}
+	tools := Tools{OpenSM: opensm, Simulator: simulator, Preload: preload}
+	if prefix != "" {
+		tools.LibraryDir, _ = filepath.Glob(filepath.Join(prefix, "usr/lib/*-linux-gnu"))
+	}
+	return tools, nil
+}
+
+func findProgram(name string, prefixes []string) (path, prefix string, err error) { //nolint:nonamedreturns // two strings
+	if path, err := exec.LookPath(name); err == nil {
+		return path, "", nil
+	}
+	for _, root := range slices.Concat([]string{"/"}, prefixes) {
+		for _, dir := range []string{"usr/sbin", "usr/bin", "sbin", "bin"} {
+			candidate := filepath.Join(root, dir, name)
+			if found, err := exec.LookPath(candidate); err == nil {
+				return found, root, nil
+			}
+		}
+	}
+	return "", "", fmt.Errorf("find %s: %w", name, ErrNoTools)
+}
+
+// findPreload finds the library that stands in for the kernel's MAD devices.
+func findPreload(prefixes []string) (string, error) {
+	for _, root := range slices.Concat([]string{"/"}, prefixes) {
+		for _, pattern := range []string{"usr/lib/*/umad2sim/libumad2sim.so", "usr/lib*/umad2sim/libumad2sim.so"} {
+			found, err := filepath.Glob(filepath.Join(root, pattern))
+			if err == nil && len(found) > 0 {
+				return found[0], nil
+			}
+		}
+	}
+	return "", fmt.Errorf("find libumad2sim.so: %w", ErrNoTools)
+}
+
+// environment is what a program needs that shall speak to the simulator as the named node.
+func (t Tools) environment(base, node string) []string {
+	env := append(os.Environ(), "IBSIM_SOCKNAME="+base, "SIM_HOST="+node, "LD_PRELOAD="+t.Preload)
+	if len(t.LibraryDir) > 0 {
+		env = append(env, "LD_LIBRARY_PATH="+joinPaths(slices.Concat(t.LibraryDir, filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")))))
+	}
+	return env
+}
+
+func joinPaths(dirs []string) string {
+	out := ""
+	for i, dir := range dirs {
+		if i > 0 {
+			out += string(filepath.ListSeparator)
+		}
+		out += dir
+	}
+	return out
+}
