@@ -82,7 +82,7 @@ CREATE TABLE session (
     expires_at   timestamptz NOT NULL,
     revoked_at   timestamptz
 );
-CREATE INDEX session_user ON session (user_id);
+CREATE INDEX session_by_user ON session (user_id);
 
 CREATE TABLE api_key (
     id           uuid PRIMARY KEY,

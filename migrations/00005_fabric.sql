@@ -13,7 +13,7 @@ CREATE TABLE partition (
     created_at     timestamptz NOT NULL,
     updated_at     timestamptz NOT NULL
 );
-CREATE UNIQUE INDEX partition_pkey ON partition (fabric_id, pkey) WHERE state <> 'free';
+CREATE UNIQUE INDEX partition_pkey_in_use ON partition (fabric_id, pkey) WHERE state <> 'free';
 CREATE UNIQUE INDEX partition_lease ON partition (lease_id) WHERE state <> 'free';
 
 -- A port is a member from joined_at until left_at was verified.

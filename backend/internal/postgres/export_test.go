@@ -1,0 +1,27 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasehold/leasehold/backend/ids"
+)
+
+// WhoAmI tells role and organization of the transaction, once through GORM and once through pgx, which must agree.
+func (db *DB) WhoAmI(ctx context.Context) (string, string, error) {
+	var orm, direct struct {
+		Role string
+		Org  ids.Org
+	}
+	if err := conn(ctx).Raw("SELECT current_user AS role, current_org() AS org").Scan(&orm).Error; err != nil {
+		return "", "", err
+	}
+	err := raw(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT current_user, current_org()::text").Scan(&direct.Role, &direct.Org)
+	})
+	if err == nil && orm != direct {
+		panic("GORM and pgx are not in the same transaction")
+	}
+	return orm.Role, orm.Org.String(), err
+}
