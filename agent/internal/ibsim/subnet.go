@@ -139,7 +139,11 @@ func (s *Subnet) startSimulator(ctx context.Context, netlistPath string) error {
 	if err := s.simulator.waitFor(ctx, 0, "Network simulator ready"); err != nil {
 		return err
 	}
-	return s.simulator.waitFor(ctx, 0, prompt)
+	if err := s.simulator.waitFor(ctx, 0, prompt); err != nil {
+		return err
+	}
+	// It says ready before it opens its sockets; a command is answered only after.
+	return s.Console(ctx, "Attached")
 }
 
 // prompt is what the simulator's console prints when it has done a command.
