@@ -158,7 +158,8 @@ const (
 )
 
 // HasPath asks the subnet administrator at smLID whether a path joins the two ports. It is the manager's word, out of its
-// cache: a cross-check of the tables, never a substitute. Both ports must be on the local subnet.
+// cache: a cross-check of the tables, never a substitute. Both ports must be on the local subnet; a port that the manager does
+// not know has no path.
 func (c *Client) HasPath(ctx context.Context, smLID int, from, to protocol.GUID) (bool, error) {
 	m := newPathQuery(from, to)
 	answer, err := c.transport.Exchange(ctx, Address{LID: uint16(smLID), QPN: gsiQPN, QKey: gsiQKey}, m) //nolint:gosec // a LID has 16 bits
@@ -168,7 +169,7 @@ func (c *Client) HasPath(ctx context.Context, smLID int, from, to protocol.GUID)
 	switch status := answer.Status(); status {
 	case 0:
 		return true, nil
-	case saStatusNoRecords:
+	case saStatusNoRecords, saStatusBadGID:
 		return false, nil
 	default:
 		return false, fmt.Errorf("query path %v to %v: %w", from, to, &StatusError{Status: status})
