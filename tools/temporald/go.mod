@@ -3,8 +3,8 @@ module github.com/leasehold/leasehold/tools/temporald
 go 1.26.8
 
 require (
-	github.com/temporalio/ui-server/v2 v2.45.1
 	github.com/stretchr/testify v1.11.1
+	github.com/temporalio/ui-server/v2 v2.45.1
 	go.temporal.io/api v1.62.2
 	go.temporal.io/server v1.30.8
 	google.golang.org/grpc v1.83.2
