@@ -1,12 +1,15 @@
 package ibsim
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Tools are the programs that a private subnet needs.
@@ -88,4 +91,20 @@ func joinPaths(dirs []string) string {
 		out += dir
 	}
 	return out
+}
+
+// Version asks OpenSM what it is, e.g. "OpenSM 3.3.23".
+func (t Tools) Version(ctx context.Context) (string, error) {
+	cmd := exec.CommandContext(ctx, t.OpenSM, "--version") //nolint:gosec // the tool that the caller chose
+	cmd.Env = os.Environ()
+	if len(t.LibraryDir) > 0 {
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+joinPaths(t.LibraryDir))
+	}
+	out, err := cmd.CombinedOutput() // it ends with a status of 1
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "OpenSM ") {
+			return line, nil
+		}
+	}
+	return "", fmt.Errorf("ask OpenSM for its version: %w", cmp.Or(err, errors.New("it does not say")))
 }

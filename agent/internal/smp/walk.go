@@ -27,8 +27,15 @@ type Subnet struct {
 	Switches []protocol.Switch
 	Links    []protocol.Link
 	Places   map[protocol.GUID]Place // by port GUID, the local port's included
+	Routes   map[protocol.GUID]Route // by switch GUID
 	Local    protocol.GUID           // the port that the walk began at
 	SMLID    int
+}
+
+// Route is how to get to a switch.
+type Route struct {
+	Path    Path
+	PKeyCap int // entries of an external port's table
 }
 
 // walkWorkers bounds how many nodes are asked at once.
@@ -56,7 +63,8 @@ func (c *Client) Walk(ctx context.Context) (Subnet, error) {
 		return Subnet{}, fmt.Errorf("walk subnet: %w", err)
 	}
 	return Subnet{
-		Switches: w.levelled(local.PortGUID), Links: w.sortedLinks(), Places: w.places, Local: local.PortGUID, SMLID: port.SMLID,
+		Switches: w.levelled(local.PortGUID), Links: w.sortedLinks(), Places: w.places, Routes: w.routes(),
+		Local: local.PortGUID, SMLID: port.SMLID,
 	}, nil
 }
 
@@ -232,6 +240,14 @@ func (w *walk) addLocal(ctx context.Context, local NodeInfo, port PortInfo) erro
 		PKeyCap: local.PKeyCap,
 	}
 	return nil
+}
+
+func (w *walk) routes() map[protocol.GUID]Route {
+	routes := make(map[protocol.GUID]Route, len(w.switches))
+	for guid, node := range w.switches {
+		routes[guid] = Route{Path: node.path, PKeyCap: node.pkeyCap}
+	}
+	return routes
 }
 
 // levelled returns the switches with their distance from the hosts: 1 has hosts other than the local port, 2 is next to a 1.

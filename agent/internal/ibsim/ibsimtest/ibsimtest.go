@@ -17,11 +17,7 @@ import (
 // fails when LEASEHOLD_REQUIRE_OPENSM is 1.
 func Tools(t *testing.T) ibsim.Tools {
 	t.Helper()
-	var prefixes []string
-	if cache := os.Getenv("LEASEHOLD_CACHE"); cache != "" {
-		prefixes = append(prefixes, cache, filepath.Join(cache, "opensm"), filepath.Join(cache, "debian"))
-	}
-	tools, err := ibsim.FindTools(prefixes...)
+	tools, err := ibsim.FindTools(Prefixes()...)
 	if err != nil && os.Getenv("LEASEHOLD_REQUIRE_OPENSM") == "1" {
 		require.NoError(t, err, "LEASEHOLD_REQUIRE_OPENSM=1")
 	}
@@ -29,6 +25,15 @@ func Tools(t *testing.T) ibsim.Tools {
 		t.Skipf("no OpenSM to test with (%v); on Debian: apt-get install --no-install-recommends opensm ibsim-utils infiniband-diags", err)
 	}
 	return tools
+}
+
+// Prefixes are where packages may have been unpacked instead of installed.
+func Prefixes() []string {
+	cache := os.Getenv("LEASEHOLD_CACHE")
+	if cache == "" {
+		return nil
+	}
+	return []string{cache, filepath.Join(cache, "opensm"), filepath.Join(cache, "debian")}
 }
 
 // FatTree is a rail-optimised two-level fat tree: HCA k of every node hangs on leaf k, and one spine joins the leaves. HCA k of

@@ -1,0 +1,77 @@
+package opensm_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasehold/leasehold/agent/internal/fabric"
+	"github.com/leasehold/leasehold/agent/internal/fabric/conformance"
+	"github.com/leasehold/leasehold/agent/internal/fabric/opensm"
+	"github.com/leasehold/leasehold/agent/internal/ibsim/ibsimtest"
+	"github.com/leasehold/leasehold/agent/protocol"
+)
+
+func TestOpenSMConforms(t *testing.T) {
+	t.Parallel()
+	ibsimtest.Tools(t)
+	conformance.Run(t, func(t *testing.T) conformance.Rig {
+		t.Helper()
+		return newRig(t, simulate(t, ibsimtest.FatTree(4, 2)))
+	})
+}
+
+func simulate(t *testing.T, topology protocol.Topology) *opensm.Simulated {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, err := opensm.Simulate(ctx, topology, t.TempDir(), ibsimtest.Prefixes()...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func newRig(t *testing.T, s *opensm.Simulated) conformance.Rig {
+	t.Helper()
+	topology, err := s.Topology(t.Context())
+	require.NoError(t, err)
+	rig := conformance.Rig{
+		Driver: s.Driver,
+		Cut: func(t *testing.T, port protocol.GUID) {
+			t.Helper()
+			require.NoError(t, s.Subnet.Cut(t.Context(), port))
+		},
+		Join: func(t *testing.T, port protocol.GUID) {
+			t.Helper()
+			require.NoError(t, s.Subnet.Join(t.Context(), port))
+		},
+		OverwriteHCA: func(t *testing.T, port protocol.GUID, keys ...protocol.PKey) {
+			t.Helper()
+			overwrite(t, s, port, 0, keys)
+		},
+		OverwriteSwitch: func(t *testing.T, port protocol.GUID, keys ...protocol.PKey) {
+			t.Helper()
+			overwrite(t, s, port, 1, keys)
+		},
+		Busy:   func(*testing.T) func() { return func() {} },
+		Reopen: func(t *testing.T) fabric.Driver { t.Helper(); return s.Reopen(t.Context(), t) },
+	}
+	for _, port := range topology.Ports {
+		rig.Ports = append(rig.Ports, port.GUID)
+	}
+	return rig
+}
+
+func overwrite(t *testing.T, s *opensm.Simulated, port protocol.GUID, up int, keys []protocol.PKey) {
+	t.Helper()
+	subnet, err := s.Subnet.Client().Walk(t.Context())
+	require.NoError(t, err)
+	place := subnet.Places[port]
+	path, number := place.Path, 0
+	if up == 1 {
+		path, number = place.Path.Parent(), place.SwitchPort
+	}
+	require.NoError(t, s.Subnet.Client().SetPKeyBlock(t.Context(), path, number, 0, keys))
+}

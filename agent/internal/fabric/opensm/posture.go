@@ -1,0 +1,96 @@
+package opensm
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/leasehold/leasehold/agent/internal/fabric"
+	"github.com/leasehold/leasehold/agent/protocol"
+)
+
+// Posture implements fabric.Driver from the files that OpenSM was started with. An option that the file does not name has
+// OpenSM's default.
+func (d *Driver) Posture(context.Context) ([]protocol.PostureCheck, error) {
+	verdicts := map[string]protocol.PostureCheck{fabric.PostureDefaultLimited: d.defaultMembership()}
+	options, err := readOptions(d.config.OptionsFile)
+	for item, check := range hardening(options) {
+		if err != nil {
+			check = protocol.PostureCheck{Verdict: protocol.Unknown, Detail: err.Error()}
+		}
+		verdicts[item] = check
+	}
+	checks := make([]protocol.PostureCheck, 0, len(verdicts))
+	for _, item := range fabric.PostureItems() {
+		check := verdicts[item]
+		check.Item = item
+		checks = append(checks, check)
+	}
+	return checks, nil
+}
+
+// defaultMembership judges by the file in place: OpenSM makes everybody a full member on one that it cannot read.
+func (d *Driver) defaultMembership() protocol.PostureCheck {
+	if _, err := os.Stat(d.config.PartitionsFile); err != nil {
+		return protocol.PostureCheck{Verdict: protocol.False, Detail: "there is no partition file: everybody is a full member"}
+	}
+	if _, err := readFile(d.config.PartitionsFile); err != nil {
+		return protocol.PostureCheck{Verdict: protocol.Unknown, Detail: err.Error()}
+	}
+	return protocol.PostureCheck{Verdict: protocol.True}
+}
+
+// options are OpenSM's, by name.
+type options map[string]string
+
+func readOptions(path string) (options, error) {
+	if path == "" {
+		return nil, fmt.Errorf("OpenSM's options file is not configured")
+	}
+	text, err := os.ReadFile(path) //nolint:gosec // the configured path
+	if err != nil {
+		return nil, fmt.Errorf("read OpenSM's options: %w", err)
+	}
+	found := options{}
+	for line := range strings.Lines(string(text)) {
+		line, _, _ = strings.Cut(line, "#")
+		if words := strings.Fields(line); len(words) >= 2 {
+			found[words[0]] = words[1]
+		}
+	}
+	return found, nil
+}
+
+func (o options) number(name string) uint64 {
+	n, err := strconv.ParseUint(o[name], 0, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// hardening judges the options. The subnet manager's and administrator's keys are 1 by default.
+func hardening(o options) map[string]protocol.PostureCheck {
+	return map[string]protocol.PostureCheck{
+		fabric.PostureMKeySet: verdict(o.number("m_key") != 0 && o.number("m_key_protection_level") > 0,
+			"m_key is 0, or m_key_protection_level is"),
+		fabric.PostureMKeyPerPort: verdict(strings.EqualFold(o["m_key_per_port"], "TRUE"),
+			"one M_Key for all ports (upstream OpenSM has no other way)"),
+		fabric.PostureSMKeySet: verdict(o.number("sm_key") > 1, "sm_key is the default"),
+		fabric.PostureSAKeySet: verdict(o.number("sa_key") > 1, "sa_key is the default"),
+		fabric.PostureSwitchEnforcement: verdict((o["part_enforce"] == "" || o["part_enforce"] == "both") &&
+			!strings.EqualFold(o["no_partition_enforcement"], "TRUE"), "part_enforce is not both"),
+		fabric.PostureGuestsDeniedSM: {
+			Verdict: protocol.Unknown, Detail: "upstream OpenSM has no list of ports that may run a subnet manager",
+		},
+	}
+}
+
+func verdict(good bool, otherwise string) protocol.PostureCheck {
+	if good {
+		return protocol.PostureCheck{Verdict: protocol.True}
+	}
+	return protocol.PostureCheck{Verdict: protocol.False, Detail: otherwise}
+}
