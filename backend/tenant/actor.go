@@ -42,6 +42,9 @@ type Actor struct {
 	Project ids.Project // set: everything is limited to this project
 	Role    Role
 	Scopes  []string // nil for sessions: all that the role allows
+	// Platform: an operator's admin on an admin route acts for the platform itself. The transaction gets the platform's role, and
+	// logs and the audit still name the person.
+	Platform bool
 }
 
 // Name is how logs and events call the actor, e.g. "user_01j…" or "key_01j…".

@@ -102,7 +102,7 @@ func (db *DB) WithinTx(ctx context.Context, fn func(ctx context.Context) error) 
 		return fn(ctx)
 	}
 	as, org := platformRole, ids.Org{}
-	if actor, ok := tenant.ActorFrom(ctx); ok {
+	if actor, ok := tenant.ActorFrom(ctx); ok && !actor.Platform {
 		as, org = tenantRole, actor.Org
 	}
 	return db.begin(ctx, as, org, fn)

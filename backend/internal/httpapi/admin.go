@@ -1,0 +1,4 @@
+package httpapi
+
+// Admin is the operator's side.
+type Admin struct{}

@@ -1,0 +1,4 @@
+package httpapi
+
+// Billing is balance, usage, invoices, payments.
+type Billing struct{}

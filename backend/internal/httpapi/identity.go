@@ -1,0 +1,4 @@
+package httpapi
+
+// Identity is sessions, projects and keys.
+type Identity struct{}

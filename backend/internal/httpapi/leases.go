@@ -1,0 +1,4 @@
+package httpapi
+
+// Leases is what is rented.
+type Leases struct{}

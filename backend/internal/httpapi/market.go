@@ -1,0 +1,4 @@
+package httpapi
+
+// Market is the catalogue, prices, and availability.
+type Market struct{}

@@ -1,0 +1,4 @@
+package httpapi
+
+// Quotes is firm offers.
+type Quotes struct{}

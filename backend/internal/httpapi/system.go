@@ -1,0 +1,4 @@
+package httpapi
+
+// System is health and public keys.
+type System struct{}
