@@ -33,15 +33,17 @@ func newSegmentRow(l lease.Lease, s lease.Segment) segmentRow {
 	}
 }
 
-type segmentWithCurrency struct {
-	segmentRow
+// pricedSegment is a segment with the currency that its lease names.
+type pricedSegment struct {
+	Segment  segmentRow `gorm:"embedded"`
 	Currency string
 }
 
-func toSegment(r segmentWithCurrency) lease.Segment {
+func toSegment(p pricedSegment) lease.Segment {
+	r := p.Segment
 	return lease.Segment{
 		Seq: r.Seq, Start: r.StartAt.UTC(), End: r.EndAt.UTC(), PriceVersion: r.PriceVersionID, TaxRateBPS: r.TaxRateBps,
-		Rate: money.Rate{Micros: r.RateMicros, Currency: money.Currency(r.Currency)}, Terms: r.Terms.Of, CreatedAt: r.CreatedAt.UTC(),
+		Rate: money.Rate{Micros: r.RateMicros, Currency: money.Currency(p.Currency)}, Terms: r.Terms.Of, CreatedAt: r.CreatedAt.UTC(),
 	}
 }
 
@@ -56,7 +58,7 @@ func (s *Leases) InsertSegment(ctx context.Context, l lease.Lease, segment lease
 
 // Segments reads a lease's segments in order.
 func (s *Leases) Segments(ctx context.Context, id ids.Lease) ([]lease.Segment, error) {
-	var rows []segmentWithCurrency
+	var rows []pricedSegment
 	err := conn(ctx).Raw(`
 		SELECT s.*, l.currency FROM lease_segment s JOIN lease l ON l.id = s.lease_id
 		WHERE s.lease_id = ? ORDER BY s.seq`, id).Scan(&rows).Error
