@@ -131,7 +131,7 @@ func (s *Subnet) startSimulator(ctx context.Context, netlistPath string) error {
 	cmd := exec.Command(s.config.Tools.Simulator, "-s", "-N", strconv.Itoa(nodes+8), "-S", strconv.Itoa(len(t.Switches)+8),
 		"-P", strconv.Itoa(ports+64), netlistPath)
 	cmd.Dir = s.config.Dir
-	cmd.Env = append(os.Environ(), "IBSIM_SOCKNAME="+s.base)
+	cmd.Env = append(s.config.Tools.libraries(), "IBSIM_SOCKNAME="+s.base)
 	// The console's input must never end, or the simulator spins.
 	if s.simulator, err = startChild(cmd, log, true); err != nil {
 		return err
@@ -193,16 +193,20 @@ func (s *Subnet) ManagerPort() protocol.GUID { return smPortGUID }
 func (s *Subnet) Dir() string { return s.config.Dir }
 
 // Command returns a diagnostic (smpquery, saquery) set up to speak to this simulator from an HCA port, for cross-checks. Each
-// takes one of the simulator's ten places while it runs.
-func (s *Subnet) Command(ctx context.Context, from protocol.GUID, name string, args ...string) *exec.Cmd {
+// takes one of the simulator's ten places while it runs. ErrNoTools: it is not installed.
+func (s *Subnet) Command(ctx context.Context, from protocol.GUID, name string, args ...string) (*exec.Cmd, error) {
+	program, err := findProgram(name, s.config.Tools.prefixes)
+	if err != nil {
+		return nil, err
+	}
 	node := smName
 	if at, known := s.netlist.hosts[from]; known {
 		node = at.name
 	}
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // tests choose it
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // tests choose it
 	cmd.Dir = s.config.Dir
 	cmd.Env = s.config.Tools.environment(s.base, node)
-	return cmd
+	return cmd, nil
 }
 
 // Close stops OpenSM, then the simulator: the other way round OpenSM would hang.

@@ -72,7 +72,9 @@ func TestTheTablesReadAreThoseThatSmpqueryReads(t *testing.T) {
 	keys, err = subnet.Client().PKeyTable(ctx, place.Path.Parent(), place.SwitchPort, place.SwitchPKeyCap)
 	require.NoError(t, err)
 	require.Equal(t, []protocol.PKey{0x8001, 0x7fff}, keys)
-	out, err := subnet.Command(ctx, subnet.ManagerPort(), "smpquery", "-D", "pkeys", place.Path.String()).Output()
+	smpquery, err := subnet.Command(ctx, subnet.ManagerPort(), "smpquery", "-D", "pkeys", place.Path.String())
+	require.NoError(t, err)
+	out, err := smpquery.Output()
 	require.NoError(t, err)
 	require.Equal(t, []string{"0x8001", "0x7fff"}, strings.Fields(string(out))[1:3])
 }

@@ -14,10 +14,12 @@ import (
 
 // Tools are the programs that a private subnet needs.
 type Tools struct {
-	OpenSM     string
-	Simulator  string
-	Preload    string   // umad2sim: the library that connects OpenSM and infiniband-diags to the simulator
-	LibraryDir []string // for programs that were unpacked into a directory instead of installed
+	OpenSM    string
+	Simulator string
+	Preload   string // umad2sim: the library that connects OpenSM and infiniband-diags to the simulator
+
+	prefixes    []string // where to look besides the system's directories
+	libraryDirs []string // for programs that were unpacked into a directory instead of installed
 }
 
 // ErrNoTools means that a program is not there. On Debian: opensm, ibsim-utils, infiniband-diags.
@@ -26,11 +28,11 @@ var ErrNoTools = errors.New("not installed")
 // FindTools looks on PATH, where Debian puts them, and below the prefix directories, each a file system root into which the
 // packages were unpacked ("dpkg -x").
 func FindTools(prefixes ...string) (Tools, error) {
-	opensm, prefix, err := findProgram("opensm", prefixes)
+	opensm, err := findProgram("opensm", prefixes)
 	if err != nil {
 		return Tools{}, err
 	}
-	simulator, _, err := findProgram("ibsim", prefixes)
+	simulator, err := findProgram("ibsim", prefixes)
 	if err != nil {
 		return Tools{}, err
 	}
@@ -38,26 +40,38 @@ func FindTools(prefixes ...string) (Tools, error) {
 	if err != nil {
 		return Tools{}, err
 	}
-	tools := Tools{OpenSM: opensm, Simulator: simulator, Preload: preload}
-	if prefix != "" {
-		tools.LibraryDir, _ = filepath.Glob(filepath.Join(prefix, "usr/lib/*-linux-gnu"))
-	}
-	return tools, nil
+	return Tools{
+		OpenSM: opensm, Simulator: simulator, Preload: preload, prefixes: prefixes, libraryDirs: librariesOf(prefixes),
+	}, nil
 }
 
-func findProgram(name string, prefixes []string) (path, prefix string, err error) { //nolint:nonamedreturns // two strings
+// librariesOf lists where unpacked packages keep their libraries.
+func librariesOf(prefixes []string) []string {
+	var dirs []string
+	for _, root := range prefixes {
+		for _, pattern := range []string{"usr/lib/*-linux-gnu", "lib/*-linux-gnu"} {
+			found, err := filepath.Glob(filepath.Join(root, pattern))
+			if err == nil {
+				dirs = append(dirs, found...)
+			}
+		}
+	}
+	return dirs
+}
+
+func findProgram(name string, prefixes []string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
-		return path, "", nil
+		return path, nil
 	}
 	for _, root := range slices.Concat([]string{"/"}, prefixes) {
 		for _, dir := range []string{"usr/sbin", "usr/bin", "sbin", "bin"} {
 			candidate := filepath.Join(root, dir, name)
 			if found, err := exec.LookPath(candidate); err == nil {
-				return found, root, nil
+				return found, nil
 			}
 		}
 	}
-	return "", "", fmt.Errorf("find %s: %w", name, ErrNoTools)
+	return "", fmt.Errorf("find %s: %w", name, ErrNoTools)
 }
 
 // findPreload finds the library that stands in for the kernel's MAD devices.
@@ -75,31 +89,22 @@ func findPreload(prefixes []string) (string, error) {
 
 // environment is what a program needs that shall speak to the simulator as the named node.
 func (t Tools) environment(base, node string) []string {
-	env := append(os.Environ(), "IBSIM_SOCKNAME="+base, "SIM_HOST="+node, "LD_PRELOAD="+t.Preload)
-	if len(t.LibraryDir) > 0 {
-		env = append(env, "LD_LIBRARY_PATH="+joinPaths(slices.Concat(t.LibraryDir, filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")))))
-	}
-	return env
+	return append(t.libraries(), "IBSIM_SOCKNAME="+base, "SIM_HOST="+node, "LD_PRELOAD="+t.Preload)
 }
 
-func joinPaths(dirs []string) string {
-	out := ""
-	for i, dir := range dirs {
-		if i > 0 {
-			out += string(filepath.ListSeparator)
-		}
-		out += dir
+// libraries is the environment in which unpacked programs find their libraries.
+func (t Tools) libraries() []string {
+	if len(t.libraryDirs) == 0 {
+		return os.Environ()
 	}
-	return out
+	dirs := slices.Concat(t.libraryDirs, filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")))
+	return append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(dirs, string(filepath.ListSeparator)))
 }
 
 // Version asks OpenSM what it is, e.g. "OpenSM 3.3.23".
 func (t Tools) Version(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, t.OpenSM, "--version") //nolint:gosec // the tool that the caller chose
-	cmd.Env = os.Environ()
-	if len(t.LibraryDir) > 0 {
-		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+joinPaths(t.LibraryDir))
-	}
+	cmd.Env = t.libraries()
 	out, err := cmd.CombinedOutput() // it ends with a status of 1
 	for line := range strings.Lines(string(out)) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "OpenSM ") {

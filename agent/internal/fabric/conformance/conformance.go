@@ -39,7 +39,7 @@ const testDeadline = time.Minute
 // Run runs the suite; newRig makes a fresh subnet for each claim.
 func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 	t.Helper()
-	for name, claim := range map[string]func(*testing.T, context.Context, Rig){
+	for name, claim := range map[string]func(context.Context, *testing.T, Rig){
 		"APartitionIsAtIndexZeroOfBothEnds":                appliesOnePartition,
 		"TwoTenantsCannotReachEachOther":                   isolatesTwoTenants,
 		"ARevokedPartitionIsGoneFromBothEnds":              revokes,
@@ -60,7 +60,7 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), testDeadline)
 			defer cancel()
-			claim(t, ctx, newRig(t))
+			claim(ctx, t, newRig(t))
 		})
 	}
 }
@@ -133,7 +133,8 @@ func nonZero(keys []protocol.PKey) []protocol.PKey {
 	return out
 }
 
-func appliesOnePartition(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func appliesOnePartition(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	seen, err := apply(ctx, t, rig.Driver, 1, set(tenant(5, "lease-a", rig.Ports[0], rig.Ports[1])), rig.Ports[2])
 	require.NoError(t, err)
 	require.True(t, seen.Converged)
@@ -154,7 +155,8 @@ func appliesOnePartition(t *testing.T, ctx context.Context, rig Rig) { //nolint:
 	require.Equal(t, []protocol.PKey{0x8005, 0x7fff}, own.Keys)
 }
 
-func isolatesTwoTenants(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func isolatesTwoTenants(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	seen, err := apply(ctx, t, rig.Driver, 1, set(tenant(5, "lease-a", p[0], p[1]), tenant(6, "lease-b", p[2], p[3])))
 	require.NoError(t, err)
@@ -177,7 +179,8 @@ func isolatesTwoTenants(t *testing.T, ctx context.Context, rig Rig) { //nolint:r
 	require.Equal(t, protocol.False, rig.Driver.HasPath(ctx, p[4], p[5]), "idle ports cannot reach each other either")
 }
 
-func revokes(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func revokes(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	_, err := apply(ctx, t, rig.Driver, 1, set(tenant(5, "lease-a", p[0], p[1]), tenant(6, "lease-b", p[2], p[3])))
 	require.NoError(t, err)
@@ -190,7 +193,8 @@ func revokes(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t 
 	require.True(t, observe(ctx, t, rig.Driver).Converged)
 }
 
-func appliesZeroTenants(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func appliesZeroTenants(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	_, err := apply(ctx, t, rig.Driver, 1, set(tenant(5, "lease-a", rig.Ports...)))
 	require.NoError(t, err)
 	seen, err := apply(ctx, t, rig.Driver, 2, set())
@@ -202,7 +206,8 @@ func appliesZeroTenants(t *testing.T, ctx context.Context, rig Rig) { //nolint:r
 	require.Equal(t, protocol.False, rig.Driver.HasPath(ctx, rig.Ports[0], rig.Ports[1]))
 }
 
-func refusesWrongInput(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func refusesWrongInput(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	good := set(tenant(5, "lease-a", p[0], p[1]))
 	_, err := apply(ctx, t, rig.Driver, 1, good)
@@ -240,7 +245,8 @@ func refusesWrongInput(t *testing.T, ctx context.Context, rig Rig) { //nolint:re
 	requireTables(t, seen, p[0], 0x8005, 0x7fff)
 }
 
-func doesNotTrustSilence(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func doesNotTrustSilence(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	_, err := apply(ctx, t, rig.Driver, 1, set(tenant(5, "lease-a", p[0], p[1]), tenant(6, "lease-b", p[2])))
 	require.NoError(t, err)
@@ -260,7 +266,8 @@ func doesNotTrustSilence(t *testing.T, ctx context.Context, rig Rig) { //nolint:
 	requireTables(t, seen, p[0], 0x7fff)
 }
 
-func servesOthersBesideADeadPort(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func servesOthersBesideADeadPort(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	_, err := apply(ctx, t, rig.Driver, 1, set(tenant(5, "lease-a", p[0], p[1])))
 	require.NoError(t, err)
@@ -275,7 +282,8 @@ func servesOthersBesideADeadPort(t *testing.T, ctx context.Context, rig Rig) { /
 	require.True(t, seen.Converged)
 }
 
-func detectsDrift(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func detectsDrift(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	_, err := apply(ctx, t, rig.Driver, 1, set(tenant(5, "lease-a", p[0], p[1])))
 	require.NoError(t, err)
@@ -299,7 +307,8 @@ func detectsDrift(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive 
 	require.Equal(t, []protocol.PKey{0x5000}, seen.Foreign)
 }
 
-func coalesces(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func coalesces(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	release := rig.Busy(t)
 	const callers = 12
@@ -335,7 +344,8 @@ func coalesces(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // 
 	requireTables(t, seen, p[0], state.Desired.Partitions[0].PKey|protocol.FullMember, 0x7fff)
 }
 
-func fencesStaleEpochs(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func fencesStaleEpochs(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	_, err := apply(ctx, t, rig.Driver, 7, set(tenant(5, "lease-a", p[0], p[1])))
 	require.NoError(t, err)
@@ -350,7 +360,8 @@ func fencesStaleEpochs(t *testing.T, ctx context.Context, rig Rig) { //nolint:re
 	requireTables(t, seen, p[2], 0x7fff)
 }
 
-func repeats(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func repeats(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	first, err := apply(ctx, t, rig.Driver, 1, set(tenant(5, "lease-a", p[1], p[0])))
 	require.NoError(t, err)
@@ -363,7 +374,8 @@ func repeats(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t 
 	}
 }
 
-func survivesRestart(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func survivesRestart(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	_, err := apply(ctx, t, rig.Driver, 3, set(tenant(5, "lease-a", p[0], p[1]), tenant(6, "lease-b", p[2])))
 	require.NoError(t, err)
@@ -374,7 +386,8 @@ func survivesRestart(t *testing.T, ctx context.Context, rig Rig) { //nolint:revi
 	require.Equal(t, before, after)
 }
 
-func guardsShrink(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func guardsShrink(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	p := rig.Ports
 	full := set(tenant(5, "lease-a", p[0], p[1]), tenant(6, "lease-b", p[2], p[3]), tenant(7, "lease-c", p[4], p[5]))
 	_, err := apply(ctx, t, rig.Driver, 1, full)
@@ -391,7 +404,8 @@ func guardsShrink(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive 
 	require.True(t, seen.Converged)
 }
 
-func listsTopology(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func listsTopology(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	rig.Cut(t, rig.Ports[0])
 	inventory, err := fabric.Inventory(ctx, rig.Driver)
 	require.NoError(t, err)
@@ -408,7 +422,8 @@ func listsTopology(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive
 	require.NotEmpty(t, inventory.Topology.Switches)
 }
 
-func reportsPosture(t *testing.T, ctx context.Context, rig Rig) { //nolint:revive // t first, as everywhere here
+func reportsPosture(ctx context.Context, t *testing.T, rig Rig) {
+	t.Helper()
 	_, err := apply(ctx, t, rig.Driver, 1, set())
 	require.NoError(t, err)
 	posture, err := rig.Driver.Posture(ctx)
