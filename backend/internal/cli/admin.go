@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold/leasehold/backend/client"
+)
+
+func adminCommand(o *options) *cobra.Command {
+	command := &cobra.Command{Use: "admin", Short: "Operate the platform"}
+	command.AddCommand(adminNodesCommand(o), adminDoctorCommand(o))
+	return command
+}
+
+func adminNodesCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "nodes",
+		Short: "List nodes with state and use",
+		Args:  cobra.NoArgs,
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, _ []string) error {
+			all := client.NodeList{Items: []client.Node{}}
+			err := pages(func(cursor *string) (*client.NodeList, *httpResponse, error) {
+				answer, err := c.AdminListNodesWithResponse(ctx, &client.AdminListNodesParams{Cursor: cursor})
+				if err != nil {
+					return nil, nil, unreachable(c.server, err)
+				}
+				page, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+				return page, answer.HTTPResponse, err
+			}, func(page *client.NodeList) { all.Items = append(all.Items, page.Items...) })
+			if err != nil {
+				return err
+			}
+			return p.show(all, func(w io.Writer) {
+				row(w, "NODE", "SITE", "HARDWARE", "MODE", "STATE", "LEASED SLOTS", "CONDITIONS")
+				for _, n := range all.Items {
+					row(w, n.Name, n.Site, n.Hardware, n.Mode, string(n.State)+" "+n.StateReason, fmt.Sprintf("%d/%d", n.LeasedSlots, n.TotalSlots), len(n.Conditions))
+				}
+			})
+		}),
+	}
+}
+
+func adminDoctorCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Have the server check every invariant on its live database",
+		Args:  cobra.NoArgs,
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, _ []string) error {
+			answer, err := c.AdminRunDoctorWithResponse(ctx)
+			if err != nil {
+				return unreachable(c.server, err)
+			}
+			report, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+			if err != nil {
+				return err
+			}
+			err = p.show(report, func(w io.Writer) {
+				for _, check := range report.Checks {
+					row(w, check.Invariant, okOr(check.Ok), check.Title)
+					for _, finding := range check.Findings {
+						row(w, "", "", finding)
+					}
+				}
+			})
+			if err == nil && !report.Healthy {
+				return &Unhealthy{Detail: "at least one invariant is broken"}
+			}
+			return err
+		}),
+	}
+}
+
+func okOr(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "BROKEN"
+}

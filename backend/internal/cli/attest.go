@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/client"
+)
+
+func attestCommand(o *options) *cobra.Command {
+	command := &cobra.Command{Use: "attest", Short: "Get and verify isolation attestations"}
+	command.AddCommand(attestGetCommand(o), attestVerifyCommand(o))
+	return command
+}
+
+func attestGetCommand(o *options) *cobra.Command {
+	var file string
+	command := &cobra.Command{
+		Use:   "get LEASE",
+		Short: "Show a lease's partition and attestations; with --file save the newest envelope",
+		Args:  cobra.ExactArgs(1),
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, args []string) error {
+			answer, err := c.GetLeaseIsolationWithResponse(ctx, args[0])
+			if err != nil {
+				return unreachable(c.server, err)
+			}
+			isolation, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				if len(isolation.Attestations) == 0 {
+					return fmt.Errorf("lease %s has no attestation", args[0])
+				}
+				if err := saveEnvelope(file, isolation.Attestations[len(isolation.Attestations)-1].Envelope); err != nil {
+					return err
+				}
+			}
+			return p.show(isolation, func(w io.Writer) { describeIsolation(w, isolation) })
+		}),
+	}
+	command.Flags().StringVar(&file, "file", "", "where to save the newest envelope (DSSE, JSON)")
+	return command
+}
+
+func saveEnvelope(file string, envelope client.Envelope) error {
+	raw, err := json.MarshalIndent(envelope, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode envelope: %w", err)
+	}
+	if err := os.WriteFile(file, append(raw, '\n'), 0o600); err != nil {
+		return fmt.Errorf("save envelope: %w", err)
+	}
+	return nil
+}
+
+func describeIsolation(w io.Writer, isolation *client.LeaseIsolation) {
+	if !isolation.Applies {
+		row(w, "This instance type comes without InfiniBand: there is no partition.")
+		return
+	}
+	row(w, "Partition", or(isolation.Pkey, "–")+" "+or(isolation.State, ""))
+	row(w, "Ports", itoa(len(isolation.Ports)))
+	for _, a := range isolation.Attestations {
+		row(w, "Attestation", a.ID+" "+string(a.Occasion)+": "+string(a.Verdict)+" at "+instant(a.CreatedAt))
+	}
+}
+
+func attestVerifyCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "verify FILE",
+		Short: "Verify an attestation or wipe certificate against the platform's published keys",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			raw, err := os.ReadFile(args[0])
+			if err != nil {
+				return fmt.Errorf("read envelope: %w", err)
+			}
+			var envelope protocol.Envelope
+			if err := json.Unmarshal(raw, &envelope); err != nil {
+				return fmt.Errorf("read envelope: %w", err)
+			}
+			saved, err := loadCredentials()
+			if err != nil {
+				return err
+			}
+			api, err := dial(firstOf(o.server, os.Getenv(envServer), saved.Server), "")
+			if err != nil {
+				return err
+			}
+			answer, err := api.GetAttestationKeysWithResponse(cmd.Context())
+			if err != nil {
+				return unreachable(api.server, err)
+			}
+			keys, err := PublishedKeys(answer.Body)
+			if err != nil {
+				return err
+			}
+			kid, err := VerifyEnvelope(envelope, keys)
+			if err != nil {
+				return &Unhealthy{Detail: err.Error()}
+			}
+			return o.printer(cmd).show(map[string]string{"verified_with": kid, "payload_type": envelope.PayloadType}, func(w io.Writer) {
+				row(w, "Verified", "signed by the platform's key "+kid)
+				row(w, "Payload", envelope.PayloadType)
+			})
+		},
+	}
+}
+
+// PublishedKeys reads the Ed25519 keys of a JSON Web Key Set (RFC 7517, 8037) by key id.
+func PublishedKeys(raw []byte) (map[string]ed25519.PublicKey, error) {
+	var set struct {
+		Keys []struct {
+			KID string `json:"kid"`
+			KTY string `json:"kty"`
+			CRV string `json:"crv"`
+			X   string `json:"x"`
+		} `json:"keys"`
+	}
+	if err := json.Unmarshal(raw, &set); err != nil {
+		return nil, fmt.Errorf("read published keys: %w", err)
+	}
+	keys := make(map[string]ed25519.PublicKey, len(set.Keys))
+	for _, k := range set.Keys {
+		x, err := decodeBase64URL(k.X)
+		if err == nil && k.KTY == "OKP" && k.CRV == "Ed25519" && len(x) == ed25519.PublicKeySize {
+			keys[k.KID] = x
+		}
+	}
+	return keys, nil
+}
+
+// VerifyEnvelope returns the id of the published key that signed the envelope. One good signature suffices, as DSSE has it.
+func VerifyEnvelope(envelope protocol.Envelope, keys map[string]ed25519.PublicKey) (string, error) {
+	message := protocol.PAE(envelope.PayloadType, envelope.Payload)
+	for _, signature := range envelope.Signatures {
+		if key, ok := keys[signature.KeyID]; ok && ed25519.Verify(key, message, signature.Sig) {
+			return signature.KeyID, nil
+		}
+	}
+	return "", fmt.Errorf("NOT VERIFIED: no signature of the %d in the envelope is by a published key", len(envelope.Signatures))
+}

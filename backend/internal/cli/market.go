@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold/leasehold/backend/client"
+)
+
+func marketCommand(o *options) *cobra.Command {
+	command := &cobra.Command{Use: "market", Short: "See what is for rent"}
+	command.AddCommand(&cobra.Command{
+		Use:   "list",
+		Short: "List instance types with prices and what is free now",
+		Args:  cobra.NoArgs,
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, _ []string) error {
+			answer, err := c.ListInstanceTypesWithResponse(ctx)
+			if err != nil {
+				return unreachable(c.server, err)
+			}
+			types, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+			if err != nil {
+				return err
+			}
+			return p.show(types, func(w io.Writer) {
+				row(w, "TYPE", "SITE", "GPU", "PRICE", "FREE", "TITLE")
+				for _, t := range types.Items {
+					for _, offer := range t.Offers {
+						row(w, t.Name, offer.Site, t.GPUModel, rate(offer.Rate), freeOf(offer), t.Title)
+					}
+				}
+			})
+		}),
+	})
+	command.AddCommand(searchCommand(o))
+	return command
+}
+
+func freeOf(offer client.Offer) string {
+	return itoa(offer.FreeNow) + "/" + itoa(offer.TotalInstances)
+}
+
+// wish is what somebody looks for, from flags.
+type wish struct {
+	instanceType, site, topology, start, end string
+	instances                                int
+	duration                                 time.Duration
+}
+
+func (f *wish) bind(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&f.instanceType, "type", "", "instance type, e.g. h100-sxm.8x.ndr")
+	flags.IntVarP(&f.instances, "instances", "n", 1, "how many instances")
+	flags.StringVar(&f.site, "site", "", "site (default: the best)")
+	flags.StringVar(&f.topology, "topology", "any", "any, same_leaf or same_pod")
+	flags.StringVar(&f.start, "start", "", "start, RFC 3339 (default: as soon as possible)")
+	flags.StringVar(&f.end, "end", "", "end, RFC 3339; or give --duration")
+	flags.DurationVar(&f.duration, "duration", 0, "how long, e.g. 48h")
+	_ = command.MarkFlagRequired("type")
+}
+
+// window returns the window, or nil for on-demand.
+func (f *wish) window() (*client.Window, error) {
+	if f.start == "" {
+		return nil, nil //nolint:nilnil // no window is what on-demand means
+	}
+	start, err := parseInstant("start", f.start)
+	if err != nil {
+		return nil, err
+	}
+	if f.end == "" {
+		return &client.Window{Start: start, End: start.Add(f.duration)}, nil
+	}
+	end, err := parseInstant("end", f.end)
+	if err != nil {
+		return nil, err
+	}
+	return &client.Window{Start: start, End: end}, nil
+}
+
+func (f *wish) seconds() *int64 {
+	if f.duration == 0 || f.start != "" {
+		return nil
+	}
+	s := int64(f.duration / time.Second)
+	return &s
+}
+
+func searchCommand(o *options) *cobra.Command {
+	var f wish
+	command := &cobra.Command{
+		Use:   "search",
+		Short: "Find capacity for a window",
+		Args:  cobra.NoArgs,
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, _ []string) error {
+			wanted, err := f.window()
+			if err != nil {
+				return err
+			}
+			topology := client.Topology(f.topology)
+			answer, err := c.SearchAvailabilityWithResponse(ctx, client.AvailabilitySearch{
+				InstanceType: f.instanceType, Instances: f.instances, Site: optional(f.site), Topology: &topology, Window: wanted, DurationSeconds: f.seconds(),
+			})
+			if err != nil {
+				return unreachable(c.server, err)
+			}
+			options, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+			if err != nil {
+				return err
+			}
+			return p.show(options, func(w io.Writer) { describeOptions(w, options) })
+		}),
+	}
+	f.bind(command)
+	return command
+}
+
+func describeOptions(w io.Writer, options *client.OptionList) {
+	if len(options.Items) == 0 {
+		row(w, "Nothing is free in that window. Try another time, a smaller number, or topology any.")
+		return
+	}
+	row(w, "SITE", "WINDOW", "NODES", "LEAVES", "PRICE", "TOTAL (WORST CASE)")
+	for _, option := range options.Items {
+		row(w, option.Site, window(option.Window), option.Nodes, option.LeavesSpanned, rate(option.Rate), amount(option.Total))
+	}
+}
+
+func quoteCommand(o *options) *cobra.Command {
+	var f wish
+	var policy string
+	command := &cobra.Command{
+		Use:   "quote",
+		Short: "Get a firm offer",
+		Args:  cobra.NoArgs,
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, _ []string) error {
+			quote, err := createQuote(ctx, c, f, policy)
+			if err != nil {
+				return err
+			}
+			return p.show(quote, func(w io.Writer) { describeQuote(w, quote) })
+		}),
+	}
+	f.bind(command)
+	command.Flags().StringVar(&policy, "on-failure", "replace", "what happens when a node fails in the lease: replace, ask or keep")
+	return command
+}
+
+func createQuote(ctx context.Context, c *connection, f wish, policy string) (*client.Quote, error) {
+	wanted, err := f.window()
+	if err != nil {
+		return nil, err
+	}
+	topology, failure := client.Topology(f.topology), client.FailurePolicy(policy)
+	answer, err := c.CreateQuoteWithResponse(ctx, &client.CreateQuoteParams{IdempotencyKey: fresh()}, client.QuoteCreate{
+		InstanceType: f.instanceType, Instances: f.instances, Site: optional(f.site), Topology: &topology, Window: wanted,
+		DurationSeconds: f.seconds(), FailurePolicy: &failure,
+	})
+	if err != nil {
+		return nil, unreachable(c.server, err)
+	}
+	return take(answer.JSON201, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+}
+
+func describeQuote(w io.Writer, q *client.Quote) {
+	row(w, "Quote", q.ID)
+	row(w, "What", itoa(q.Instances)+" × "+q.InstanceType+" at "+q.Site)
+	row(w, "When", window(q.Window)+", "+string(q.Class))
+	row(w, "Price", rate(q.Rate))
+	row(w, "Subtotal", amount(q.Subtotal))
+	row(w, "Tax", amount(q.Tax))
+	row(w, "Total", amount(q.Total)+" at worst; this is held at booking")
+	for _, step := range q.RefundSchedule {
+		row(w, "Refund", percent(step.RefundBps)+" when cancelled "+(time.Duration(step.NoticeSeconds)*time.Second).String()+" before the start")
+	}
+	row(w, "", percent(q.EarlyRefundBps)+" of the unused time when ended early")
+	row(w, "Failure", q.FailurePolicy)
+	row(w, "Expires", instant(q.ExpiresAt))
+	row(w, "Book it", "leasehold lease create "+q.ID+" --ssh-key KEY")
+}
