@@ -104,7 +104,7 @@ CREATE TABLE ledger_account (
 CREATE TABLE ledger_tx (
     id         uuid PRIMARY KEY,
     org_id     uuid REFERENCES organization, -- whose affair it is
-    kind       text NOT NULL CHECK (kind IN ('top_up', 'hold', 'capture', 'release', 'refund', 'credit', 'payout', 'adjustment')),
+    kind       text NOT NULL CHECK (kind IN ('top_up', 'hold', 'capture', 'release', 'share', 'refund', 'credit', 'payout', 'adjustment')),
     reference  text NOT NULL UNIQUE, -- the effect's own name, e.g. capture:<lease>:<segment>:<seq>; posting it twice is one posting
     lease_id   uuid REFERENCES lease,
     memo       text NOT NULL DEFAULT '',
