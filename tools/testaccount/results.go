@@ -10,13 +10,15 @@ import (
 	"strings"
 )
 
-// event is one line of `go test -json`.
+// event is one line of `go test -json`, in its spelling.
+//
+//nolint:tagliatelle // not our names.
 type event struct {
-	Action      string // run, output, pass, fail, skip, build-fail, …
-	Package     string
-	Test        string
-	Output      string
-	FailedBuild string
+	Action      string `json:"Action"` // run, output, pass, fail, skip, build-fail, …
+	Package     string `json:"Package"`
+	Test        string `json:"Test"`
+	Output      string `json:"Output"`
+	FailedBuild string `json:"FailedBuild"`
 }
 
 // said matches what a test logged, as `    file_test.go:12: why`.
@@ -71,6 +73,8 @@ func (t *tally) addPackage(e event, explained bool) {
 }
 
 // readVitest tallies vitest's JSON report.
+//
+//nolint:tagliatelle // not our names.
 func readVitest(results io.Reader) (tally, error) {
 	var report struct {
 		TestResults []struct {

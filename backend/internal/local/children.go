@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -101,9 +102,9 @@ func (c *Children) Stop(ctx context.Context) error {
 	c.parts, c.stopped = nil, true
 	c.mu.Unlock()
 	var errs []error
-	for i := len(parts) - 1; i >= 0; i-- {
-		if err := parts[i].stop(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: %w", parts[i].name, err))
+	for _, part := range slices.Backward(parts) {
+		if err := part.stop(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", part.name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -33,7 +33,8 @@ func beKilled(dir string) {
 		Stdout: os.Stdout, RemoveOnDeath: []string{dir},
 	})
 	if err != nil {
-		panic(err)
+		_, _ = os.Stderr.WriteString(err.Error())
+		os.Exit(1)
 	}
 	select {}
 }

@@ -63,6 +63,7 @@ func (d *Database) Pool(t testing.TB) *pgxpool.Pool {
 // quiet keeps the database's address, and so its password, out of the logs of tests.
 type quiet struct{ testing.TB }
 
+// Logf implements pgtestdb.TB.
 func (quiet) Logf(string, ...any) {}
 
 // config tells pgtestdb about the server. The tests' role is the administrator itself, because migrations make roles and
