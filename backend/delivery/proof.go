@@ -1,0 +1,193 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/lease"
+)
+
+// handOverEpoch names the present set of nodes: it rises with every hand-over, so a proof that names it is about these nodes.
+func (t *turn) handOverEpoch() string {
+	var epoch int64
+	for _, i := range t.instances {
+		if i.State == lease.Preparing || i.State == lease.InUse {
+			epoch = max(epoch, i.Epoch)
+		}
+	}
+	return strconv.FormatInt(epoch, 10)
+}
+
+// proved reports whether isolation was proved for the present set of nodes.
+func (t *turn) proved(ctx context.Context) (bool, error) {
+	known, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventIsolated, "epoch")
+	if err != nil {
+		return false, err
+	}
+	for _, epoch := range known {
+		if epoch == t.handOverEpoch() {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// mustBeProved refuses to go on before both witnesses have agreed on the present set of nodes.
+func (t *turn) mustBeProved(ctx context.Context) error {
+	if t.lease.Fabric.IsZero() {
+		return nil
+	}
+	proved, err := t.proved(ctx)
+	if err != nil || proved {
+		return err
+	}
+	return fault.New(fault.Conflict, "not-isolated", "isolation was not proved yet")
+}
+
+// Witness has the lease's nodes read their own ports' tables: the second witness.
+func (s *Service) Witness(ctx context.Context, id ids.Lease, occasion Occasion) (Progress, error) {
+	if occasion == AfterRelease {
+		return s.step(ctx, id, "witness", lease.Releasing, func(ctx context.Context, t *turn) (Progress, error) {
+			return t.witness(ctx, occasion, t.onFabric(lease.Cleaning), t.Policy.UndoAttempts)
+		})
+	}
+	return s.provisioning(ctx, id, "witness", func(ctx context.Context, t *turn) (Progress, error) {
+		if proved, err := t.proved(ctx); err != nil || proved {
+			return Progress{Done: proved}, err
+		}
+		return t.witness(ctx, occasion, t.onFabric(lease.Preparing), t.Policy.Attempts)
+	})
+}
+
+// onFabric returns the instances in that state that have ports.
+func (t *turn) onFabric(state lease.AllocationState) []Instance {
+	var found []Instance
+	for _, i := range t.in(state) {
+		if len(i.Ports) > 0 {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+// witness asks for a round of observations unless one is under way. It is done when the round has ended, whatever it found: the
+// verdict is Attest's, and what a node could not say counts as unknown there.
+func (t *turn) witness(ctx context.Context, occasion Occasion, instances []Instance, rounds int) (Progress, error) {
+	if len(instances) == 0 {
+		return Progress{Done: true}, nil
+	}
+	asked, err := t.Work.Operations(ctx, t.lease.ID, t.Fabric.WitnessStep(occasion))
+	if err != nil {
+		return Progress{}, err
+	}
+	round, refused := lastAttempt(asked), 0
+	if round > 0 {
+		ended := true
+		for _, o := range asked {
+			if o.Attempt == round && o.inFlight() {
+				ended = false
+			}
+		}
+		if !ended {
+			return Progress{LookAt: t.now.Add(t.Policy.Recheck)}, nil
+		}
+		if refused, err = t.refusals(ctx, occasion); err != nil {
+			return Progress{}, err
+		}
+	}
+	if round > refused || refused >= rounds {
+		return Progress{Done: true}, nil // this round awaits its verdict, or no more rounds are had
+	}
+	return Progress{LookAt: t.now.Add(t.Policy.PickUpWithin)}, t.Fabric.Witness(ctx, t.lease.ID, occasion, round+1)
+}
+
+// refusals counts the rounds of witnesses whose verdict was not "isolated".
+func (t *turn) refusals(ctx context.Context, occasion Occasion) (int, error) {
+	known, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventIsolationFailed, "occasion")
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, o := range known {
+		if o == string(occasion) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// Attest compares what the subnet manager's side and the nodes say, and signs it. Before a lease is active, anything but
+// "isolated" asks for another round and in the end fails the lease; after it, it quarantines the nodes.
+func (s *Service) Attest(ctx context.Context, id ids.Lease, occasion Occasion) (Progress, error) {
+	if occasion == AfterRelease {
+		return s.step(ctx, id, "attest", lease.Releasing, func(ctx context.Context, t *turn) (Progress, error) {
+			return t.attestClear(ctx)
+		})
+	}
+	return s.provisioning(ctx, id, "attest", func(ctx context.Context, t *turn) (Progress, error) {
+		return t.attestIsolated(ctx)
+	})
+}
+
+func (t *turn) attestIsolated(ctx context.Context) (Progress, error) {
+	if t.lease.Fabric.IsZero() {
+		return Progress{Done: true}, nil
+	}
+	if proved, err := t.proved(ctx); err != nil || proved {
+		return Progress{Done: proved}, err
+	}
+	attestation, verdict, err := t.Fabric.Attest(ctx, t.lease.ID, BeforeActive)
+	if err != nil {
+		return Progress{}, err
+	}
+	if verdict == Isolated {
+		data := map[string]any{"attestation": attestation.String(), "epoch": t.handOverEpoch()}
+		return Progress{Done: true}, t.record(ctx, lease.EventIsolated, data)
+	}
+	refused, err := t.refuse(ctx, BeforeActive, attestation, verdict)
+	if err != nil {
+		return Progress{}, err
+	}
+	reason := fmt.Sprintf("its isolation could not be proved: the witnesses' verdict is %s", verdict)
+	if refused >= t.Policy.Attempts {
+		return Progress{Ending: &Ending{lease.FailedOutcome, reason}}, nil
+	}
+	return Progress{Again: true}, t.explain(ctx, reason)
+}
+
+// attestClear is done when the emptied ports were proved clear. When that cannot be had, the nodes are quarantined instead.
+func (t *turn) attestClear(ctx context.Context) (Progress, error) {
+	instances := t.onFabric(lease.Cleaning)
+	known, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventPartitionClear, "attestation")
+	if err != nil || len(known) > 0 || len(instances) == 0 {
+		return Progress{Done: err == nil}, err
+	}
+	attestation, verdict, err := t.Fabric.Attest(ctx, t.lease.ID, AfterRelease)
+	if err != nil {
+		return Progress{}, err
+	}
+	if verdict == Isolated {
+		return Progress{Done: true}, t.record(ctx, lease.EventPartitionClear, map[string]any{"attestation": attestation.String()})
+	}
+	refused, err := t.refuse(ctx, AfterRelease, attestation, verdict)
+	if err != nil {
+		return Progress{}, err
+	}
+	if refused < t.Policy.UndoAttempts {
+		return Progress{Again: true}, nil
+	}
+	reason := fmt.Sprintf("its ports were not proved clear of the tenant's partition: the witnesses' verdict is %s", verdict)
+	return Progress{Done: true}, t.quarantine(ctx, reason, instances...)
+}
+
+// refuse records a verdict that is not good enough, and returns how many there were.
+func (t *turn) refuse(ctx context.Context, occasion Occasion, attestation ids.Attestation, verdict Verdict) (int, error) {
+	data := map[string]any{"occasion": string(occasion), "attestation": attestation.String(), "detail": "verdict " + string(verdict)}
+	if err := t.record(ctx, lease.EventIsolationFailed, data); err != nil {
+		return 0, err
+	}
+	return t.refusals(ctx, occasion)
+}

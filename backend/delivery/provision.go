@@ -1,0 +1,397 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/lease"
+)
+
+// loginUser is the name that tenants log in with.
+const loginUser = "lease"
+
+// ending says whether the lease must no longer be delivered, and how it ends then.
+func (t *turn) ending() *Ending {
+	switch deadline := t.deadline(); {
+	case !t.lease.WantedEnd.IsZero() && !t.now.Before(t.lease.EffectiveEnd()):
+		return &Ending{lease.CancelledOutcome, "it was cancelled before it was delivered"}
+	case t.now.Before(deadline):
+		return nil
+	case t.lease.Reason != "":
+		return &Ending{lease.FailedOutcome, t.lease.Reason}
+	default:
+		return &Ending{lease.FailedOutcome, "it could not be delivered in time"}
+	}
+}
+
+// deadline is when a lease that is not active yet is given up.
+func (t *turn) deadline() time.Time {
+	deadline := t.lease.Start.Add(t.Policy.DeliverWithin)
+	if end := t.lease.EffectiveEnd(); end.Before(deadline) {
+		return end
+	}
+	return deadline
+}
+
+// provisioning is step for the way to a running lease: it asks for the lease's end where that is due.
+func (s *Service) provisioning(ctx context.Context, id ids.Lease, name string, fn func(ctx context.Context, t *turn) (Progress, error)) (Progress, error) {
+	return s.step(ctx, id, name, lease.Provisioning, func(ctx context.Context, t *turn) (Progress, error) {
+		if ending := t.ending(); ending != nil {
+			return Progress{Ending: ending}, nil
+		}
+		progress, err := fn(ctx, t)
+		if err == nil && !progress.Done && !progress.Again {
+			progress.LookAt = sooner(progress.LookAt, t.deadline())
+		}
+		return progress, err
+	})
+}
+
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// HandOver begins provisioning: each of the lease's slots passes from whoever had them before to this lease, which draws an epoch
+// that fences every earlier command on them. While an earlier allocation of any of the slots is not released, nothing is handed
+// over: the lease waits, visibly, until its deadline.
+//
+// It returns a Conflict fault, code "lease-state", when the lease is past provisioning.
+func (s *Service) HandOver(ctx context.Context, id ids.Lease) (Progress, error) {
+	var progress Progress
+	err := s.within(ctx, id, []lease.State{lease.Reserved, lease.Provisioning}, func(ctx context.Context, t *turn) error {
+		if early, err := t.tooEarly(ctx); err != nil || !early.IsZero() {
+			progress.LookAt = early
+			return err
+		}
+		if t.lease.State == lease.Reserved {
+			if err := t.begin(ctx); err != nil {
+				return err
+			}
+		}
+		if progress.Ending = t.ending(); progress.Ending != nil {
+			return nil
+		}
+		var err error
+		progress, err = t.handOver(ctx)
+		return err
+	})
+	if err != nil {
+		return Progress{}, fmt.Errorf("hand over: %w", err)
+	}
+	return progress, nil
+}
+
+// tooEarly returns when a reserved lease's slots begin to be held for it, if that is still to come.
+func (t *turn) tooEarly(ctx context.Context) (time.Time, error) {
+	if t.lease.State != lease.Reserved {
+		return time.Time{}, nil
+	}
+	begin, err := t.Work.Begin(ctx, t.lease.ID)
+	if err != nil || !begin.After(t.now) {
+		return time.Time{}, err
+	}
+	return begin, nil
+}
+
+func (t *turn) begin(ctx context.Context) error {
+	if err := t.lease.MoveTo(lease.Provisioning, t.now); err != nil {
+		return err
+	}
+	if err := t.record(ctx, lease.EventProvisioning, nil); err != nil {
+		return err
+	}
+	return t.save(ctx)
+}
+
+func (t *turn) handOver(ctx context.Context) (Progress, error) {
+	held := t.in(lease.Held)
+	if len(held) == 0 {
+		return Progress{Done: true}, nil
+	}
+	blockers, err := t.Work.Blockers(ctx, t.lease.ID)
+	if err != nil {
+		return Progress{}, err
+	}
+	if len(blockers) > 0 {
+		return Progress{LookAt: sooner(t.now.Add(t.Policy.Recheck), t.deadline())}, t.explain(ctx, waitsFor(blockers))
+	}
+	for _, i := range held {
+		epoch, err := t.Allocations.NextEpoch(ctx)
+		if err != nil {
+			return Progress{}, err
+		}
+		if err := t.move(ctx, i.ID, lease.Preparing, func(a *lease.Allocation) { a.Epoch = epoch }); err != nil {
+			return Progress{}, err
+		}
+	}
+	return Progress{Done: true}, t.explain(ctx, "")
+}
+
+// waitsFor says, without naming anybody, what stands in the way.
+func waitsFor(blockers []Blocker) string {
+	names := map[string]bool{}
+	var list []string
+	for _, b := range blockers {
+		if !names[b.NodeName] {
+			names[b.NodeName] = true
+			list = append(list, b.NodeName)
+		}
+	}
+	return "waits for " + strings.Join(list, ", ") + " to be cleaned after earlier use"
+}
+
+// Prepare has the nodes readied for the tenant.
+func (s *Service) Prepare(ctx context.Context, id ids.Lease) (Progress, error) {
+	return s.provisioning(ctx, id, "prepare", func(ctx context.Context, t *turn) (Progress, error) {
+		instances := t.in(lease.Preparing)
+		found, err := t.advance(ctx, t.prepareTask(), instances)
+		if err != nil {
+			return Progress{}, err
+		}
+		for _, i := range instances {
+			if _, ok := found.done[i.ID]; ok {
+				if err := t.recordOnce(ctx, lease.EventNodePrepared, "allocation", i.ID.String(), about(i)); err != nil {
+					return Progress{}, err
+				}
+			}
+		}
+		return t.orReplace(ctx, found, instances)
+	})
+}
+
+func (t *turn) prepareTask() task {
+	return task{
+		name: "prepare", kind: protocol.Prepare, within: t.Policy.PrepareWithin,
+		spec: func(_ context.Context, i Instance) (any, error) {
+			return protocol.PrepareSpec{
+				LeaseID: t.lease.ID.String(), Hostname: i.NodeName, Mode: i.Mode, GPUUUIDs: nonNil(i.GPUUUIDs), MIGProfile: i.MIGProfile,
+				PortGUIDs: nonNil(i.Ports), Image: t.lease.Image, UserData: t.lease.UserData,
+			}, nil
+		},
+	}
+}
+
+// orReplace turns a survey on the way to a running lease into progress. A node that failed for good is replaced where placement
+// finds another; else the lease waits with a reason until its deadline.
+func (t *turn) orReplace(ctx context.Context, found survey, instances []Instance) (Progress, error) {
+	if len(found.lost) == 0 {
+		return Progress{Done: found.complete(instances), LookAt: found.lookAt}, t.explain(ctx, "")
+	}
+	replaced := false
+	for _, l := range found.lost {
+		ok, err := t.replace(ctx, l)
+		if err != nil {
+			return Progress{}, err
+		}
+		replaced = replaced || ok
+	}
+	if replaced {
+		return Progress{Again: true}, nil
+	}
+	l := found.lost[0]
+	reason := fmt.Sprintf("%s failed (%s) and no replacement is free yet", l.NodeName, l.op.trouble())
+	found.wakeAt(t.now.Add(6 * t.Policy.Recheck))
+	return Progress{LookAt: found.lookAt}, t.explain(ctx, reason)
+}
+
+// replace swaps a lost instance for another node's slots, and reports whether it could. The lost one stays with the lease, to be
+// cleaned with the rest.
+func (t *turn) replace(ctx context.Context, l loss) (bool, error) {
+	failed := about(l.Instance)
+	failed["code"], failed["detail"] = string(l.op.State), l.op.trouble()
+	if l.op.Fault != nil {
+		failed["code"] = l.op.Fault.Code
+	}
+	failed["epoch"] = strconv.FormatInt(l.Epoch, 10)
+	if err := t.recordOnce(ctx, lease.EventNodeFailed, "epoch", strconv.FormatInt(l.Epoch, 10), failed); err != nil {
+		return false, err
+	}
+	if t.Placement == nil || t.lease.FailurePolicy != lease.Replace {
+		return false, nil
+	}
+	by, err := t.Placement.Replace(ctx, l.ID)
+	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Conflict) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := t.move(ctx, l.ID, lease.Cleaning, func(a *lease.Allocation) { a.ReplacedBy, a.Reason = by, l.op.trouble() }); err != nil {
+		return false, err
+	}
+	swap := about(l.Instance)
+	swap["by"] = by
+	return true, t.record(ctx, lease.EventNodeReplaced, swap)
+}
+
+// Isolate wants the lease's partition as its allocations stand, and is done when both ends of every link were read and agree.
+func (s *Service) Isolate(ctx context.Context, id ids.Lease) (Progress, error) {
+	return s.provisioning(ctx, id, "isolate", func(ctx context.Context, t *turn) (Progress, error) {
+		if t.lease.Fabric.IsZero() {
+			return Progress{Done: true}, nil // this type comes without InfiniBand: there is nothing to isolate
+		}
+		if err := t.Fabric.Join(ctx, id); err != nil {
+			return Progress{}, err
+		}
+		status, words, err := t.Fabric.Status(ctx, id)
+		if err != nil {
+			return Progress{}, err
+		}
+		if status == Broken {
+			return Progress{LookAt: t.now.Add(t.Policy.Recheck)}, t.explain(ctx, "the fabric cannot isolate it yet: "+words)
+		}
+		return Progress{Done: status == Verified}, nil
+	})
+}
+
+// Grant lets the tenant in: not before the lease's start, not before isolation was proved, and until its end as it stands. On an
+// active lease whose end has moved, the nodes are told the new end.
+func (s *Service) Grant(ctx context.Context, id ids.Lease) (Progress, error) {
+	var progress Progress
+	err := s.within(ctx, id, []lease.State{lease.Provisioning, lease.Active}, func(ctx context.Context, t *turn) error {
+		var err error
+		progress, err = t.grant(ctx)
+		return err
+	})
+	if err != nil {
+		return Progress{}, fmt.Errorf("grant: %w", err)
+	}
+	return progress, nil
+}
+
+func (t *turn) grant(ctx context.Context) (Progress, error) {
+	state := lease.InUse
+	if t.lease.State == lease.Provisioning {
+		state = lease.Preparing
+		if ending := t.ending(); ending != nil {
+			return Progress{Ending: ending}, nil
+		}
+		if t.now.Before(t.lease.Start) {
+			return Progress{LookAt: t.lease.Start}, nil
+		}
+		if err := t.mustBeProved(ctx); err != nil {
+			return Progress{}, err
+		}
+	}
+	instances := t.in(state)
+	found, err := t.advance(ctx, t.grantTask(), instances)
+	if err != nil {
+		return Progress{}, err
+	}
+	if err := t.keepAccess(ctx, found, instances); err != nil {
+		return Progress{}, err
+	}
+	if t.lease.State == lease.Provisioning {
+		return t.orReplace(ctx, found, instances)
+	}
+	return Progress{Done: found.complete(instances), LookAt: found.lookAt}, nil
+}
+
+func (t *turn) grantTask() task {
+	return task{
+		name: "grant", kind: protocol.Grant, within: t.Policy.QuickWithin,
+		spec: func(ctx context.Context, _ Instance) (any, error) {
+			keys, err := t.Leases.SSHKeys(ctx, t.lease.ID)
+			if err != nil {
+				return nil, err
+			}
+			spec := protocol.GrantSpec{LeaseID: t.lease.ID.String(), User: loginUser, AuthorizedKeys: []string{}, NotAfter: t.lease.EffectiveEnd()}
+			for _, k := range keys {
+				spec.AuthorizedKeys = append(spec.AuthorizedKeys, k.PublicKey)
+			}
+			return spec, nil
+		},
+		holds: func(_ Instance, o Operation) bool {
+			var asked protocol.GrantSpec
+			return json.Unmarshal(o.Spec, &asked) == nil && asked.NotAfter.Equal(t.lease.EffectiveEnd())
+		},
+	}
+}
+
+// keepAccess notes where to log in, as the agents said it.
+func (t *turn) keepAccess(ctx context.Context, found survey, instances []Instance) error {
+	for _, i := range instances {
+		o, ok := found.done[i.ID]
+		if !ok || i.Access != nil {
+			continue
+		}
+		var evidence protocol.GrantEvidence
+		if err := json.Unmarshal(o.Evidence, &evidence); err != nil {
+			return fault.New(fault.Invalid, "grant-evidence", "%s did not say where to log in: %w", i.NodeName, err)
+		}
+		i.Access = &lease.Access{Host: evidence.Host, Port: evidence.Port, User: evidence.User, HostKeys: nonNil(evidence.HostKeys)}
+		if err := t.put(ctx, i.Allocation); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put writes an allocation, in the row and in the turn.
+func (t *turn) put(ctx context.Context, a lease.Allocation) error {
+	for n := range t.instances {
+		if t.instances[n].ID == a.ID {
+			t.instances[n].Allocation = a
+		}
+	}
+	return t.Allocations.Update(ctx, a)
+}
+
+// Activate starts the clock, once every instance is open to its tenant.
+func (s *Service) Activate(ctx context.Context, id ids.Lease) (Progress, error) {
+	return s.provisioning(ctx, id, "activate", func(ctx context.Context, t *turn) (Progress, error) {
+		if t.now.Before(t.lease.Start) {
+			return Progress{LookAt: t.lease.Start}, nil
+		}
+		if err := t.mustBeProved(ctx); err != nil {
+			return Progress{}, err
+		}
+		instances := t.in(lease.Preparing)
+		for _, i := range instances {
+			if i.Access == nil {
+				return Progress{Again: true}, nil
+			}
+		}
+		for _, i := range instances {
+			if err := t.move(ctx, i.ID, lease.InUse, nil); err != nil {
+				return Progress{}, err
+			}
+		}
+		if err := t.lease.MoveTo(lease.Active, t.now); err != nil {
+			return Progress{}, err
+		}
+		t.lease.Reason = ""
+		isolation := "proved"
+		if t.lease.Fabric.IsZero() {
+			isolation = "not applicable: no InfiniBand comes with it"
+		}
+		if err := t.record(ctx, lease.EventActive, map[string]any{"isolation": isolation}); err != nil {
+			return Progress{}, err
+		}
+		if err := t.tell(ctx, lease.EventActive, nil); err != nil {
+			return Progress{}, err
+		}
+		return Progress{Done: true}, t.save(ctx)
+	})
+}
+
+func about(i Instance) map[string]any {
+	return map[string]any{"allocation": i.ID.String(), "node": i.NodeName}
+}
+
+func nonNil[T any](in []T) []T {
+	if in == nil {
+		return []T{}
+	}
+	return in
+}

@@ -1,0 +1,198 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/leasehold/leasehold/backend/clock"
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/lease"
+)
+
+// Topics of the outbox that delivery writes.
+const (
+	TopicNudge  = "lease.nudge" // key: a lease's id
+	TopicNotify = "notify"      // key: an organization's id
+)
+
+// Deps are what a Service works with. All are needed except Placement: without it no failed node is replaced.
+type Deps struct {
+	DB          Transactor
+	Leases      Leases
+	Allocations Allocations
+	Work        Work
+	Agents      Agents
+	Fabric      Fabric
+	Billing     Billing
+	Placement   Placement
+	Outbox      Outbox
+	Signer      Signer
+	Clock       clock.Clock
+	Policy      Policy // DefaultPolicy when zero
+}
+
+// Service delivers leases and takes them back.
+type Service struct{ Deps }
+
+// New returns a Service.
+func New(deps Deps) *Service {
+	if deps.Policy == (Policy{}) {
+		deps.Policy = DefaultPolicy()
+	}
+	return &Service{deps}
+}
+
+// Load reads where the lease stands. It returns a NotFound fault.
+func (s *Service) Load(ctx context.Context, id ids.Lease) (Standing, error) {
+	var standing Standing
+	err := s.DB.WithinTx(ctx, func(ctx context.Context) error {
+		l, err := s.Leases.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		begin := l.Start
+		if l.State == lease.Reserved {
+			if held, err := s.Work.Begin(ctx, id); err != nil {
+				return err
+			} else if !held.IsZero() {
+				begin = held
+			}
+		}
+		standing = Standing{
+			State: l.State, Begin: begin, Start: l.Start, End: l.EffectiveEnd(), ActiveAt: l.ActiveAt,
+		}
+		return nil
+	})
+	if err != nil {
+		return Standing{}, fmt.Errorf("load lease: %w", err)
+	}
+	return standing, nil
+}
+
+// turn is one transaction's look at a lease, whose row it has locked.
+type turn struct {
+	*Service
+	lease     lease.Lease
+	instances []Instance
+	now       time.Time
+}
+
+// within locks the lease and its allocations and runs fn on them, in one transaction. The lease must be in one of the states:
+// else somebody has moved it on, and the caller gets a Conflict fault, code "lease-state", and looks again.
+func (s *Service) within(ctx context.Context, id ids.Lease, states []lease.State, fn func(ctx context.Context, t *turn) error) error {
+	return s.DB.WithinTx(ctx, func(ctx context.Context) error {
+		l, err := s.Leases.GetForUpdate(ctx, id)
+		if err != nil {
+			return err
+		}
+		if !contains(states, l.State) {
+			return fault.New(fault.Conflict, "lease-state", "the lease is %s by now", l.State)
+		}
+		instances, err := s.Work.Instances(ctx, id)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, &turn{Service: s, lease: l, instances: instances, now: s.Clock.Now()})
+	})
+}
+
+func contains(states []lease.State, state lease.State) bool {
+	for _, s := range states {
+		if s == state {
+			return true
+		}
+	}
+	return false
+}
+
+// step is within for a step that reports progress.
+func (s *Service) step(ctx context.Context, id ids.Lease, name string, state lease.State, fn func(ctx context.Context, t *turn) (Progress, error)) (Progress, error) {
+	var progress Progress
+	err := s.within(ctx, id, []lease.State{state}, func(ctx context.Context, t *turn) error {
+		var err error
+		progress, err = fn(ctx, t)
+		return err
+	})
+	if err != nil {
+		return Progress{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return progress, nil
+}
+
+// in returns the turn's instances in that state.
+func (t *turn) in(state lease.AllocationState) []Instance {
+	var found []Instance
+	for _, i := range t.instances {
+		if i.State == state {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+// move changes an instance's state, in the row and in the turn.
+func (t *turn) move(ctx context.Context, id ids.Allocation, next lease.AllocationState, change func(a *lease.Allocation)) error {
+	for n := range t.instances {
+		i := &t.instances[n]
+		if i.ID != id {
+			continue
+		}
+		if err := i.MoveTo(next, t.now); err != nil {
+			return err
+		}
+		if change != nil {
+			change(&i.Allocation)
+		}
+		return t.Allocations.Update(ctx, i.Allocation)
+	}
+	return fault.New(fault.Internal, "no-instance", "the allocation is not one of the lease's")
+}
+
+// record appends to the lease's log.
+func (t *turn) record(ctx context.Context, event lease.EventType, data map[string]any) error {
+	return t.recordAt(ctx, event, t.now, data)
+}
+
+func (t *turn) recordAt(ctx context.Context, event lease.EventType, at time.Time, data map[string]any) error {
+	_, err := t.Leases.AppendEvent(ctx, lease.Event{Lease: t.lease.ID, Type: event, At: at, Data: data})
+	return err
+}
+
+// recordOnce appends an event unless the log has one of that type with the same field already.
+func (t *turn) recordOnce(ctx context.Context, event lease.EventType, field, value string, data map[string]any) error {
+	known, err := t.Work.Recorded(ctx, t.lease.ID, event, field)
+	if err != nil {
+		return err
+	}
+	for _, v := range known {
+		if v == value {
+			return nil
+		}
+	}
+	return t.record(ctx, event, data)
+}
+
+// save writes the lease and wakes whoever waits for it to change.
+func (t *turn) save(ctx context.Context) error {
+	if err := t.Leases.Update(ctx, t.lease); err != nil {
+		return err
+	}
+	return t.Work.Announce(ctx, t.lease.ID)
+}
+
+// explain says on the lease why it waits; "" when it does not.
+func (t *turn) explain(ctx context.Context, reason string) error {
+	if t.lease.Reason == reason {
+		return nil
+	}
+	t.lease.Reason = reason
+	return t.save(ctx)
+}
+
+// tell leaves a message for the organization's people.
+func (t *turn) tell(ctx context.Context, event lease.EventType, data map[string]any) error {
+	payload := map[string]any{"lease": t.lease.ID, "event": event, "at": t.now, "data": data}
+	return t.Outbox.Put(ctx, TopicNotify, t.lease.Org.String(), payload, t.now)
+}
