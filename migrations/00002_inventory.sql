@@ -74,18 +74,23 @@ CREATE TABLE node (
     state_exit    text NOT NULL DEFAULT '' CHECK (state_exit IN ('', 'retest', 'repair', 'retire')),
     slots         integer NOT NULL DEFAULT 0 CHECK (slots >= 0 AND slots % 8 = 0), -- 8 a bay
     pod           text NOT NULL DEFAULT '',
+    -- The leaf switch of its first rail: nodes with the same one are one hop apart on every rail.
+    leaf_id       uuid REFERENCES switch ON DELETE SET NULL,
+    hca_per_gpu   boolean NOT NULL DEFAULT false, -- each GPU bay has an HCA port of its own
     rack          text NOT NULL DEFAULT '',
     nvlink_domain text NOT NULL DEFAULT '',
     bmc_address   text NOT NULL DEFAULT '',
     cpu_cores     integer NOT NULL DEFAULT 0,
     memory_bytes  bigint NOT NULL DEFAULT 0,
     inventory     jsonb,                    -- the accepted report
+    reported      jsonb,                    -- the latest report, when it differs from the accepted one
     version       bigint NOT NULL DEFAULT 1,
     created_at    timestamptz NOT NULL,
     CHECK (state <> 'quarantined' OR (state_reason <> '' AND state_exit <> '')),
     UNIQUE (site_id, name)
 );
-CREATE INDEX node_placement ON node (site_id, hardware, mode) WHERE state = 'available';
+CREATE INDEX node_placement ON node (hardware, mode, site_id) WHERE state = 'available';
+CREATE INDEX node_fabric ON node (fabric_id);
 
 -- Written every few seconds for every node: apart from node, narrow, with room for heap-only updates.
 CREATE TABLE node_liveness (
@@ -128,6 +133,20 @@ CREATE TABLE hca_port (
 );
 CREATE INDEX hca_port_switch ON hca_port (switch_id);
 
+-- Every HCA port that the fabric's manager sees, whether or not we know the machine behind it.
+CREATE TABLE fabric_port (
+    fabric_id   uuid NOT NULL REFERENCES fabric,
+    guid        text NOT NULL CHECK (guid ~ '^0x[0-9a-f]{16}$'),
+    node_guid   text NOT NULL,
+    description text NOT NULL DEFAULT '',
+    lid         integer NOT NULL DEFAULT 0,
+    switch_id   uuid REFERENCES switch ON DELETE CASCADE,
+    switch_port integer NOT NULL DEFAULT 0,
+    rate_gbps   integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (fabric_id, guid)
+);
+CREATE INDEX fabric_port_guid ON fabric_port (guid);
+
 CREATE TABLE node_condition (
     node_id     uuid NOT NULL REFERENCES node,
     name        text NOT NULL,
@@ -151,8 +170,9 @@ CREATE TABLE inventory_change (
     after       text NOT NULL,
     state       text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'accepted', 'rejected')),
     observed_at timestamptz NOT NULL,
-    UNIQUE NULLS NOT DISTINCT (node_id, what, after, state)
+    UNIQUE (node_id, what, after, state)
 );
+CREATE INDEX inventory_change_pending ON inventory_change (node_id) WHERE state = 'pending';
 
 -- One compressed chunk a node and minute: gzip of a JSON array of protocol samples.
 CREATE TABLE metric_chunk (
@@ -198,4 +218,4 @@ CREATE TABLE agent_jti (
 );
 
 -- +goose Down
-DROP TABLE agent_jti, enrollment_token, agent, metric_chunk, inventory_change, node_condition, hca_port, gpu, node_liveness, node, link, switch, fabric, site;
+DROP TABLE agent_jti, enrollment_token, agent, metric_chunk, inventory_change, node_condition, fabric_port, hca_port, gpu, node_liveness, node, link, switch, fabric, site;

@@ -105,7 +105,10 @@ CREATE TABLE allocation (
     CONSTRAINT allocation_no_overlap EXCLUDE USING gist (node_id WITH =, slots WITH &&, occupied WITH &&) WHERE (released_at IS NULL)
 );
 CREATE INDEX allocation_lease ON allocation (lease_id);
+-- What a search reads: everything that holds a slot in its window, without visiting the table.
+CREATE INDEX allocation_live_window ON allocation USING gist (occupied) INCLUDE (node_id, slots, state) WHERE released_at IS NULL;
 CREATE INDEX allocation_live_end ON allocation (upper(occupied)) WHERE released_at IS NULL;
+CREATE INDEX allocation_quarantined ON allocation (node_id) WHERE state = 'quarantined' AND released_at IS NULL;
 
 -- A step is a set: the operations that must end before the lease goes on. Only the last completion or a failure nudges.
 CREATE TABLE step (
