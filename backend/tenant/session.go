@@ -1,0 +1,302 @@
+package tenant
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"time"
+
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/ids"
+)
+
+// Session is one log-in of a person. Its access tokens are short and need no look-up; its refresh token is rotated at each use.
+type Session struct {
+	ID           ids.Session
+	Org          ids.Org
+	User         ids.User
+	RefreshHash  []byte // SHA-256
+	PreviousHash []byte // of the token before; seeing it again means that somebody has a copy
+	UserAgent    string
+	CreatedAt    time.Time
+	RefreshedAt  time.Time
+	ExpiresAt    time.Time
+	RevokedAt    time.Time // zero: it lives
+}
+
+// Claims are what an access token proves.
+type Claims struct {
+	Session   ids.Session
+	User      ids.User
+	Org       ids.Org
+	OrgKind   OrgKind
+	Project   ids.Project
+	Role      Role
+	IssuedAt  time.Time
+	ExpiresAt time.Time
+}
+
+func (c Claims) actor() Actor {
+	return Actor{Org: c.Org, OrgKind: c.OrgKind, User: c.User, Session: c.Session, Project: c.Project, Role: c.Role}
+}
+
+// Grant is what a log-in or a refresh gives.
+type Grant struct {
+	AccessToken      string
+	AccessExpiresAt  time.Time
+	RefreshToken     string
+	RefreshExpiresAt time.Time
+	Me               Me
+}
+
+// LogInInput is what a person types, and which of their organizations they want (zero: the first).
+type LogInInput struct {
+	Email     string
+	Password  string
+	Org       ids.Org
+	UserAgent string
+}
+
+const (
+	refreshTokenBytes = 32
+	maxUserAgent      = 400
+)
+
+// LogIn starts a session. Whatever is wrong with address or password, the answer is the same Unauthenticated fault and takes as
+// long; Forbidden when the person does not belong to the organization that they asked for.
+func (s *Service) LogIn(ctx context.Context, in LogInInput) (Grant, error) {
+	ctx = AsPlatform(ctx)
+	user, err := s.findUser(ctx, normalizeEmail(in.Email))
+	if err != nil {
+		return Grant{}, fmt.Errorf("log in: %w", err)
+	}
+	right, err := s.passwords.verify(ctx, user.PasswordHash, in.Password)
+	if err != nil {
+		return Grant{}, fmt.Errorf("log in: %w", err)
+	}
+	if !right || !user.DisabledAt.IsZero() {
+		return Grant{}, s.refuseLogIn(ctx, user)
+	}
+	grant, err := s.open(ctx, user, in)
+	if err != nil {
+		return Grant{}, fmt.Errorf("log in: %w", err)
+	}
+	return grant, nil
+}
+
+// findUser answers the zero user when there is none.
+func (s *Service) findUser(ctx context.Context, email string) (User, error) {
+	var user User
+	err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
+		var err error
+		user, err = s.accounts.UserByEmail(ctx, email)
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		return User{}, nil
+	}
+	return user, err
+}
+
+// refuseLogIn notes the failure when it concerns somebody, and answers the one fault.
+func (s *Service) refuseLogIn(ctx context.Context, user User) error {
+	refusal := fault.New(fault.Unauthenticated, "wrong-credentials", "e-mail or password is wrong")
+	if user.ID.IsZero() {
+		return refusal
+	}
+	err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
+		return s.audit.Record(ctx, "session.refused", user.ID.String(), nil, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("log in: %w", err)
+	}
+	return refusal
+}
+
+func (s *Service) open(ctx context.Context, user User, in LogInInput) (Grant, error) {
+	token, hash, err := newRefreshToken()
+	if err != nil {
+		return Grant{}, err
+	}
+	now := s.clock.Now()
+	session := Session{
+		ID: ids.Make[ids.Session](), User: user.ID, RefreshHash: hash, UserAgent: cut(in.UserAgent, maxUserAgent),
+		CreatedAt: now, RefreshedAt: now, ExpiresAt: now.Add(s.options.RefreshTTL),
+	}
+	var grant Grant
+	err = s.tx.WithinTx(ctx, func(ctx context.Context) error {
+		member, err := s.member(ctx, user.ID, in.Org)
+		if err != nil {
+			return err
+		}
+		session.Org = member.Org
+		if err := s.sessions.CreateSession(ctx, session); err != nil {
+			return err
+		}
+		if s.passwords.outdated(user.PasswordHash) {
+			if err := s.rehash(ctx, user.ID, in.Password); err != nil {
+				return err
+			}
+		}
+		if grant, err = s.grant(ctx, session, user, member, token); err != nil {
+			return err
+		}
+		return s.audit.Record(WithActor(ctx, grant.Me.Actor), "session.created", session.ID.String(), nil, nil)
+	})
+	return grant, err
+}
+
+func (s *Service) rehash(ctx context.Context, user ids.User, password string) error {
+	hash, err := s.passwords.hash(ctx, password)
+	if err != nil {
+		return err
+	}
+	return s.accounts.SetPasswordHash(ctx, user, hash)
+}
+
+func (s *Service) member(ctx context.Context, user ids.User, org ids.Org) (Membership, error) {
+	all, err := s.accounts.Memberships(ctx, user)
+	if err != nil {
+		return Membership{}, err
+	}
+	member, ok := strongest(all, org)
+	if !ok {
+		return Membership{}, fault.New(fault.Forbidden, "not-a-member", "you do not belong to that organization")
+	}
+	return member, nil
+}
+
+// grant signs the access token of a session.
+func (s *Service) grant(ctx context.Context, session Session, user User, member Membership, refresh string) (Grant, error) {
+	org, err := s.accounts.Organization(ctx, member.Org)
+	if err != nil {
+		return Grant{}, err
+	}
+	now := s.clock.Now()
+	claims := Claims{
+		Session: session.ID, User: user.ID, Org: org.ID, OrgKind: org.Kind, Project: member.Project, Role: member.Role,
+		IssuedAt: now, ExpiresAt: now.Add(s.options.AccessTTL),
+	}
+	access, err := s.tokens.Sign(claims)
+	if err != nil {
+		return Grant{}, err
+	}
+	return Grant{
+		AccessToken: access, AccessExpiresAt: claims.ExpiresAt, RefreshToken: refresh, RefreshExpiresAt: session.ExpiresAt,
+		Me: Me{Actor: claims.actor(), User: user, Organization: org},
+	}, nil
+}
+
+// Refresh trades a refresh token for a new grant. The token before the present one ends the session, since it means that two parties
+// have it; that, an unknown token, an ended session and a disabled person are all the same Unauthenticated fault.
+func (s *Service) Refresh(ctx context.Context, token string) (Grant, error) {
+	ctx = AsPlatform(ctx)
+	hash := hashToken(token)
+	var (
+		grant  Grant
+		reused bool
+	)
+	err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
+		session, err := s.sessions.SessionByRefreshHash(ctx, hash)
+		if err != nil {
+			return err
+		}
+		if !session.RevokedAt.IsZero() || !s.clock.Now().Before(session.ExpiresAt) {
+			return errSessionEnded()
+		}
+		if bytes.Equal(session.PreviousHash, hash) {
+			reused = true // commits the revocation; the refusal follows
+			return s.revoke(ctx, session, "session.reuse_detected")
+		}
+		grant, err = s.rotate(ctx, session)
+		return err
+	})
+	switch {
+	case reused && err == nil, fault.Is(err, fault.NotFound):
+		return Grant{}, errSessionEnded()
+	case err != nil:
+		return Grant{}, fmt.Errorf("refresh session: %w", err)
+	default:
+		return grant, nil
+	}
+}
+
+func errSessionEnded() error {
+	return fault.New(fault.Unauthenticated, "session-ended", "the session has ended, log in again")
+}
+
+func (s *Service) rotate(ctx context.Context, session Session) (Grant, error) {
+	user, err := s.accounts.User(ctx, session.User)
+	if err != nil {
+		return Grant{}, err
+	}
+	member, err := s.member(ctx, session.User, session.Org)
+	if err != nil || !user.DisabledAt.IsZero() {
+		return Grant{}, errSessionEnded()
+	}
+	token, hash, err := newRefreshToken()
+	if err != nil {
+		return Grant{}, err
+	}
+	session.PreviousHash, session.RefreshHash = session.RefreshHash, hash
+	session.RefreshedAt = s.clock.Now()
+	session.ExpiresAt = session.RefreshedAt.Add(s.options.RefreshTTL)
+	if err := s.sessions.UpdateSession(ctx, session); err != nil {
+		return Grant{}, err
+	}
+	return s.grant(ctx, session, user, member, token)
+}
+
+func (s *Service) revoke(ctx context.Context, session Session, action string) error {
+	if err := s.sessions.RevokeSession(ctx, session.ID, s.clock.Now()); err != nil {
+		return err
+	}
+	ctx = WithActor(ctx, Actor{Org: session.Org, User: session.User, Session: session.ID})
+	return s.audit.Record(ctx, action, session.ID.String(), nil, nil)
+}
+
+// LogOut ends the actor's session; its access token lives on for what is left of its minutes. Conflict for an API key.
+func (s *Service) LogOut(ctx context.Context) error {
+	actor, err := MustAct(ctx)
+	if err != nil {
+		return err
+	}
+	if actor.Session.IsZero() {
+		return fault.New(fault.Conflict, "not-a-session", "an API key has no session; revoke it instead")
+	}
+	err = s.tx.WithinTx(ctx, func(ctx context.Context) error {
+		return s.revoke(ctx, Session{ID: actor.Session, Org: actor.Org, User: actor.User}, "session.deleted")
+	})
+	if err != nil {
+		return fmt.Errorf("log out: %w", err)
+	}
+	return nil
+}
+
+func newRefreshToken() (token string, hash []byte, err error) { //nolint:nonamedreturns // which is which
+	raw := make([]byte, refreshTokenBytes)
+	if _, err := rand.Read(raw); err != nil {
+		return "", nil, fmt.Errorf("draw refresh token: %w", err)
+	}
+	token = base64.RawURLEncoding.EncodeToString(raw)
+	return token, hashToken(token), nil
+}
+
+func hashToken(token string) []byte {
+	sum := sha256.Sum256([]byte(token))
+	return sum[:]
+}
+
+// cut shortens s to at most n bytes, at a character's edge.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xc0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}
