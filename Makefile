@@ -4,6 +4,8 @@ cache := $(or $(LEASEHOLD_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/leasehol
 pinned := go tool -modfile=tools/tools.mod
 # After tools/setup: what the programs need to find what it fetched.
 env := . $(cache)/env.sh
+version := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+go_build := go build -ldflags="-X main.version=$(version)" -o bin/ ./backend/cmd/... ./agent/cmd/...
 packages := $(wildcard backend agent workflows migrations tools)
 # FABRIC of `make demo`: sim, or opensm for a real subnet manager on a simulated fabric.
 FABRIC ?= sim
@@ -20,7 +22,7 @@ run: build ## Start everything on this machine: database, Temporal, API, worker,
 
 dev: ## Start the same with the portal rebuilt on every change, on Vite's port
 	@tools/setup base && tools/portal deps
-	@$(env) && go build -o bin/ ./backend/cmd/... ./agent/cmd/...
+	@$(env) && $(go_build)
 	@$(env) && { (cd frontend && exec npm run --silent dev) & vite=$$!; trap 'kill $$vite' EXIT; bin/leasehold dev $(ARGS); }
 
 test: ## Run every test, fetching what they need (RACE=1: with the race detector)
@@ -56,7 +58,7 @@ verify: generate ## Fail if generated code differs from its sources
 	@test -z "$$(git status --porcelain --untracked-files=normal)" || { git status --short; exit 1; }
 
 build: setup portal ## Build the programs into bin/, with the portal inside
-	@go build -o bin/ ./backend/cmd/... ./agent/cmd/...
+	@$(go_build)
 
 portal: ## Build the portal, if its sources changed
 	@tools/portal
