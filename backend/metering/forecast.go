@@ -1,0 +1,29 @@
+package metering
+
+import (
+	"time"
+
+	"github.com/leasehold/leasehold/backend/lease"
+	"github.com/leasehold/leasehold/backend/money"
+)
+
+// Forecast is what the lease will have cost, with tax, if from now on all goes as agreed: delivered at the later of start and now,
+// used to the end that applies, without further outages. It is never more than what is held.
+func Forecast(f Facts, prior []Line, now time.Time) (money.Amount, error) {
+	s, err := f.read()
+	if err != nil {
+		return money.Amount{}, err
+	}
+	if s.active.IsZero() && s.stop.IsZero() {
+		f.Events = append(f.Events[:len(f.Events):len(f.Events)], lease.Event{Type: lease.EventActive, At: latest(s.start, now)})
+	}
+	run, err := rate(f, prior, s.end, true)
+	if err != nil {
+		return money.Amount{}, err
+	}
+	sum := money.Of(0, f.Lease.Currency)
+	for _, line := range append(prior[:len(prior):len(prior)], run.Lines...) {
+		sum = sum.Add(line.Gross())
+	}
+	return sum, nil
+}
