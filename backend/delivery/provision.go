@@ -349,40 +349,63 @@ func (t *turn) put(ctx context.Context, a lease.Allocation) error {
 
 // Activate starts the clock, once every instance is open to its tenant.
 func (s *Service) Activate(ctx context.Context, id ids.Lease) (Progress, error) {
-	return s.provisioning(ctx, id, "activate", func(ctx context.Context, t *turn) (Progress, error) {
-		if t.now.Before(t.lease.Start) {
-			return Progress{LookAt: t.lease.Start}, nil
+	var progress Progress
+	err := s.within(ctx, id, []lease.State{lease.Provisioning, lease.Active}, func(ctx context.Context, t *turn) error {
+		if t.lease.State == lease.Active {
+			progress = Progress{Done: true}
+			return nil
 		}
-		if err := t.mustBeProved(ctx); err != nil {
-			return Progress{}, err
-		}
-		instances := t.in(lease.Preparing)
-		for _, i := range instances {
-			if i.Access == nil {
-				return Progress{Again: true}, nil
-			}
-		}
-		for _, i := range instances {
-			if err := t.move(ctx, i.ID, lease.InUse, nil); err != nil {
-				return Progress{}, err
-			}
-		}
-		if err := t.lease.MoveTo(lease.Active, t.now); err != nil {
-			return Progress{}, err
-		}
-		t.lease.Reason = ""
-		isolation := "proved"
-		if t.lease.Fabric.IsZero() {
-			isolation = "not applicable: no InfiniBand comes with it"
-		}
-		if err := t.record(ctx, lease.EventActive, map[string]any{"isolation": isolation}); err != nil {
-			return Progress{}, err
-		}
-		if err := t.tell(ctx, lease.EventActive, nil); err != nil {
-			return Progress{}, err
-		}
-		return Progress{Done: true}, t.save(ctx)
+		var err error
+		progress, err = t.activate(ctx)
+		return err
 	})
+	if err != nil {
+		return Progress{}, fmt.Errorf("activate: %w", err)
+	}
+	return progress, nil
+}
+
+func (t *turn) activate(ctx context.Context) (Progress, error) {
+	if ending := t.ending(); ending != nil {
+		return Progress{Ending: ending}, nil
+	}
+	if t.now.Before(t.lease.Start) {
+		return Progress{LookAt: t.lease.Start}, nil
+	}
+	if err := t.mustBeProved(ctx); err != nil {
+		return Progress{}, err
+	}
+	instances := t.in(lease.Preparing)
+	for _, i := range instances {
+		if i.Access == nil {
+			return Progress{Again: true}, nil
+		}
+	}
+	for _, i := range instances {
+		if err := t.move(ctx, i.ID, lease.InUse, nil); err != nil {
+			return Progress{}, err
+		}
+	}
+	return Progress{Done: true}, t.startClock(ctx)
+}
+
+func (t *turn) startClock(ctx context.Context) error {
+	if err := t.lease.MoveTo(lease.Active, t.now); err != nil {
+		return err
+	}
+	t.lease.Reason = ""
+	isolation := "proved"
+	if t.lease.Fabric.IsZero() {
+		isolation = "not applicable: no InfiniBand comes with it"
+	}
+	data := map[string]any{"isolation": isolation}
+	if err := t.record(ctx, lease.EventActive, data); err != nil {
+		return err
+	}
+	if err := t.tell(ctx, lease.EventActive, data); err != nil {
+		return err
+	}
+	return t.save(ctx)
 }
 
 func about(i Instance) map[string]any {

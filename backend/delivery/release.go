@@ -15,10 +15,10 @@ import (
 // Release stops the clock and turns the lease round. The zero ending says that its window is over. A lease that is releasing or
 // closed already is left as it is.
 //
-// It returns a Conflict fault: code "not-over" when the window of an active lease is not over (its end has moved), code
-// "lease-state" when there is nothing to take back yet.
+// It returns a Conflict fault: code "not-over" when the window is not over (its end has moved), code "lease-state" when the lease
+// was cancelled before anything was touched.
 func (s *Service) Release(ctx context.Context, id ids.Lease, ending Ending) error {
-	states := []lease.State{lease.Provisioning, lease.Active, lease.Releasing, lease.Closed}
+	states := []lease.State{lease.Reserved, lease.Provisioning, lease.Active, lease.Releasing, lease.Closed}
 	err := s.within(ctx, id, states, func(ctx context.Context, t *turn) error {
 		if t.lease.State == lease.Releasing || t.lease.State == lease.Closed {
 			return nil
@@ -52,6 +52,11 @@ func (t *turn) stopClock(ending *Ending) (time.Time, error) {
 }
 
 func (t *turn) turnRound(ctx context.Context, ending Ending, at time.Time) error {
+	if t.lease.State == lease.Reserved { // could not even begin: the same way back, with nothing to clean
+		if err := t.begin(ctx); err != nil {
+			return err
+		}
+	}
 	if err := t.lease.MoveTo(lease.Releasing, t.now); err != nil {
 		return err
 	}

@@ -1,0 +1,247 @@
+package leasing_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/delivery"
+	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/lease"
+)
+
+func TestALeaseIsDeliveredServedAndTakenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(4, 3*time.Hour)
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, []lease.EventType{
+		lease.EventProvisioning,
+		lease.EventNodePrepared, lease.EventNodePrepared, lease.EventNodePrepared, lease.EventNodePrepared,
+		lease.EventIsolated, lease.EventActive, lease.EventNotice, lease.EventNotice, lease.EventReleasing, lease.EventRevoked,
+		lease.EventPartitionClear, lease.EventNodeWiped, lease.EventNodeWiped, lease.EventNodeWiped, lease.EventNodeWiped, lease.EventClosed,
+	}, w.log())
+	l := w.rows.lease
+	require.Equal(t, lease.Completed, l.Outcome)
+	require.Equal(t, noon.Add(agentTakes), l.ActiveAt, "access opens at the start, not before, and the clock starts with it")
+	require.Equal(t, l.End, l.ReleasedAt)
+	require.Equal(t, l.ActiveAt.Add(2*time.Hour), w.rows.accrued, "hourly")
+	require.Empty(t, w.rows.quarantined)
+}
+
+func TestStepsAreSetsSoTheirNumberDoesNotGrowWithNodes(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1, 64} {
+		w := newWorld(nodes, time.Hour)
+		w.run(t)
+		w.requireNothingHeld(t)
+		require.Equal(t, map[string]int{"prepare": 1, "grant": 1, "revoke": 1, "wipe": 1}, w.issued)
+		require.LessOrEqual(t, w.runs, 4)
+	}
+}
+
+func TestAnExtensionMovesTheEndAndTheAgentsAreTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	extended := noon.Add(5 * time.Hour)
+	w.at(noon.Add(50*time.Minute), func() { w.change(func(l *lease.Lease) { l.End, l.Version = extended, 2 }) })
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, extended, w.rows.lease.ReleasedAt)
+	require.Equal(t, 2, w.issued["grant"], "access has a deadline on the node itself, which must move too")
+	require.Equal(t, 4, w.count(lease.EventNotice), "15 min before the first end; 4 h, 1 h, 15 min before the second")
+}
+
+func TestAnEarlyTerminationEndsTheLeaseThen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, 10*time.Hour)
+	w.at(noon.Add(90*time.Minute), func() { w.change(func(l *lease.Lease) { l.WantedEnd = w.now() }) })
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Terminated, w.rows.lease.Outcome)
+	require.Equal(t, noon.Add(90*time.Minute), w.rows.lease.ReleasedAt)
+}
+
+func TestACancellationWhileProvisioningWipesWhatWasTouched(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	w.at(noon.Add(-lead+500*time.Millisecond), func() { w.change(func(l *lease.Lease) { l.WantedEnd = w.now() }) })
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.CancelledOutcome, w.rows.lease.Outcome)
+	require.Zero(t, w.rows.lease.ActiveAt)
+	require.Len(t, w.rows.certificates, 2)
+	require.Zero(t, w.count(lease.EventActive))
+}
+
+func TestSlotsThatAreNotCleanYetAreNotHandedOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	w.rows.blocked = true
+	freed := noon.Add(3 * time.Minute)
+	w.at(freed.Add(-time.Second), func() {
+		require.Equal(t, lease.Provisioning, w.rows.lease.State)
+		require.Contains(t, w.rows.lease.Reason, "to be cleaned")
+		require.Empty(t, w.rows.operations)
+	})
+	w.at(freed, func() {
+		w.mu.Lock()
+		w.rows.blocked = false
+		w.mu.Unlock()
+		w.nudge()
+	})
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Completed, w.rows.lease.Outcome)
+	require.Equal(t, freed.Add(3*agentTakes), w.rows.lease.ActiveAt, "late delivery: the clock starts when access is there")
+	require.Empty(t, w.rows.lease.Reason)
+}
+
+func TestSlotsThatNeverBecomeCleanFailTheLeaseAndTouchNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	w.rows.blocked = true
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.FailedOutcome, w.rows.lease.Outcome)
+	require.Contains(t, w.rows.lease.Reason, "to be cleaned")
+	require.Empty(t, w.rows.operations)
+}
+
+func TestANodeThatFailsOnceIsAskedAgainAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(8, time.Hour)
+	w.script[on(protocol.Prepare, 3)] = failsOnce
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Completed, w.rows.lease.Outcome)
+	require.Equal(t, 2, w.issued["prepare"])
+	prepares := 0
+	for _, o := range w.rows.operations {
+		if w.steps[o.ID] == "prepare" {
+			prepares++
+		}
+	}
+	require.Equal(t, 9, prepares)
+}
+
+func TestANodeThatCannotBePreparedFailsTheLeaseWhenItsToleranceRunsOut(t *testing.T) {
+	t.Parallel()
+	for _, how := range []verdict{failsForGood, failsAlways, silent} {
+		w := newWorld(3, 2*time.Hour)
+		w.script[on(protocol.Prepare, 1)] = how
+		w.run(t)
+		w.requireNothingHeld(t)
+		require.Equal(t, lease.FailedOutcome, w.rows.lease.Outcome)
+		require.Contains(t, w.rows.lease.Reason, "n1 failed")
+		require.Equal(t, 1, w.count(lease.EventNodeFailed))
+		require.WithinDuration(t, noon.Add(30*time.Minute), w.rows.lease.ReleasedAt, fallback)
+		require.Len(t, w.rows.certificates, 3, "what was touched is wiped, the failed node too")
+	}
+}
+
+const fallback = 10 * time.Second
+
+func TestALostNudgeCostsSecondsNotALease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(4, time.Hour)
+	w.nudges = 0
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Completed, w.rows.lease.Outcome)
+	require.WithinDuration(t, noon, w.rows.lease.ActiveAt, 2*fallback)
+}
+
+func TestADoubledNudgeChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(4, time.Hour)
+	w.nudges = 2
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, map[string]int{"prepare": 1, "grant": 1, "revoke": 1, "wipe": 1}, w.issued)
+	require.Equal(t, noon.Add(agentTakes), w.rows.lease.ActiveAt)
+}
+
+func TestALeaseIsNotOpenedWithoutProofOfIsolation(t *testing.T) {
+	t.Parallel()
+	for _, v := range []delivery.Verdict{delivery.NotIsolated, delivery.Unsure} {
+		w := newWorld(2, time.Hour)
+		w.verdicts[delivery.BeforeActive] = v
+		w.run(t)
+		w.requireNothingHeld(t)
+		require.Equal(t, lease.FailedOutcome, w.rows.lease.Outcome)
+		require.Contains(t, w.rows.lease.Reason, string(v))
+		require.Zero(t, w.issued["grant"])
+		require.Equal(t, 3, w.count(lease.EventIsolationFailed))
+	}
+}
+
+func TestAPartitionThatIsNeverMadeFailsTheLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	w.joinFails = true
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.FailedOutcome, w.rows.lease.Outcome)
+}
+
+func TestALeaseWithoutInfiniBandSkipsIsolationVisibly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	w.rows.lease.Fabric = ids.Fabric{}
+	for i := range w.rows.instances {
+		w.rows.instances[i].Ports = nil
+	}
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Zero(t, w.count(lease.EventIsolated))
+	for _, e := range w.rows.events {
+		if e.Type == lease.EventActive {
+			require.Contains(t, e.Data["isolation"], "not applicable")
+		}
+	}
+}
+
+func TestNodesThatAreNotKnownToBeCleanAreQuarantined(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(w *world){
+		"revoke fails":        func(w *world) { w.script[on(protocol.Revoke, 0)] = failsAlways },
+		"revoke is not shown": func(w *world) { w.script[on(protocol.Revoke, 0)] = lies },
+		"agent is gone":       func(w *world) { w.script[on(protocol.Revoke, 0)] = silent },
+		"wipe fails":          func(w *world) { w.script[on(protocol.Wipe, 0)] = failsForGood },
+		"wipe is unsupported": func(w *world) { w.script[on(protocol.Wipe, 0)] = lies },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(3, time.Hour)
+			spoil(w)
+			w.run(t)
+			w.requireNothingHeld(t)
+			require.Equal(t, lease.Quarantined, w.rows.instances[0].State)
+			require.Equal(t, lease.Released, w.rows.instances[1].State, "the others are not held up")
+			require.Contains(t, w.rows.outbox, "notify operator")
+		})
+	}
+}
+
+func TestPortsThatAreNotProvedClearTakeTheirNodesToQuarantine(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(w *world){
+		"never seen clear":    func(w *world) { w.leaveFails = true },
+		"witnesses not sure":  func(w *world) { w.verdicts[delivery.AfterRelease] = delivery.Unsure },
+		"witnesses saw a key": func(w *world) { w.verdicts[delivery.AfterRelease] = delivery.NotIsolated },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(2, time.Hour)
+			spoil(w)
+			w.run(t)
+			w.requireNothingHeld(t)
+			for _, i := range w.rows.instances {
+				require.Equal(t, lease.Quarantined, i.State)
+			}
+		})
+	}
+}
