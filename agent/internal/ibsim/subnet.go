@@ -46,6 +46,8 @@ type Subnet struct {
 	client    *smp.Client
 
 	consoleTurn sync.Mutex
+	closing     sync.Once
+	closed      error
 
 	mu      sync.Mutex
 	manager *child
@@ -209,8 +211,13 @@ func (s *Subnet) Command(ctx context.Context, from protocol.GUID, name string, a
 	return cmd, nil
 }
 
-// Close stops OpenSM, then the simulator: the other way round OpenSM would hang.
+// Close stops OpenSM, then the simulator: the other way round OpenSM would hang. It may be called more than once.
 func (s *Subnet) Close() error {
+	s.closing.Do(func() { s.closed = s.close() })
+	return s.closed
+}
+
+func (s *Subnet) close() error {
 	s.StopManager()
 	var faults []error
 	if s.client != nil {

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,15 +87,10 @@ func (d *Driver) Apply(ctx context.Context, desired fabric.Desired, epoch int64)
 	return applied, err
 }
 
-func (d *Driver) admit(desired fabric.Desired, epoch int64) (file, fabric.Desired, error) {
-	before, err := readFile(d.config.PartitionsFile)
+func (d *Driver) admit(desired fabric.Desired, epoch int64) (base, fabric.Desired, error) {
+	before, err := d.inPlace(desired.Managed)
 	if err != nil {
-		return file{}, fabric.Desired{}, err
-	}
-	current := before.state()
-	if before.Header == nil {
-		// Somebody else's file: what it has in our range is what we are about to take over.
-		current.Desired.Partitions = before.within(desired.Managed)
+		return base{}, fabric.Desired{}, err
 	}
 	foreign := map[protocol.GUID]int{}
 	for _, p := range before.foreign(desired.Managed) {
@@ -101,13 +98,50 @@ func (d *Driver) admit(desired fabric.Desired, epoch int64) (file, fabric.Desire
 			foreign[m.GUID]++
 		}
 	}
-	known := d.knownPorts(before)
-	admitted, err := fabric.Admit(current, desired, epoch, fabric.Limits{
+	known := d.knownPorts(before.file)
+	admitted, err := fabric.Admit(before.state, desired, epoch, fabric.Limits{
 		Known:           func(port protocol.GUID) bool { return known[port] },
 		ForeignKeys:     func(port protocol.GUID) int { return foreign[port] },
 		MaxPKeysPerPort: MaxPKeysPerPort,
 	})
 	return before, admitted, err
+}
+
+// base is the file that the next one is made from.
+type base struct {
+	file
+
+	state fabric.State
+	// damaged: the file in place is not the one that we left there, and OpenSM may have opened the fabric on it.
+	damaged bool
+}
+
+// inPlace reads the file in place. Where it is gone or cannot be read, what we left there counts; where that is unknown too,
+// a file that cannot be read is somebody else's, and is left alone.
+func (d *Driver) inPlace(managed fabric.Range) (base, error) {
+	d.mu.Lock()
+	ours, known := d.memory.file()
+	d.mu.Unlock()
+	f, err := readFile(d.config.PartitionsFile)
+	var malformed *parseError
+	switch {
+	case err == nil && f.Header == nil && known:
+		f.Header = ours.Header // replaced by somebody who did not know our header: the fence stays
+		return base{file: f, state: f.state(), damaged: true}, nil
+	case err == nil && f.Header == nil:
+		// Somebody else's file: what it has in our range is what we are about to take over.
+		return base{file: f, state: fabric.State{Desired: fabric.Desired{Partitions: f.within(managed)}}}, nil
+	case err == nil:
+		return base{file: f, state: f.state()}, nil
+	case !errors.As(err, &malformed) && !errors.Is(err, errNoFile):
+		return base{}, err
+	case known:
+		return base{file: ours, state: ours.state(), damaged: true}, nil
+	case malformed != nil:
+		return base{}, foreignConfiguration(err)
+	default:
+		return base{}, nil // a first start
+	}
 }
 
 // knownPorts are all ports that were ever seen, and those in the file.
@@ -128,47 +162,68 @@ func (d *Driver) knownPorts(f file) map[protocol.GUID]bool {
 
 // apply puts the set in place, has OpenSM read it, and waits for the ports. It signals only when a port needs it: a repeat, or
 // a sweep of OpenSM's own meanwhile, may have done the work.
-func (d *Driver) apply(ctx context.Context, before file, desired fabric.Desired, epoch int64) (fabric.Applied, error) {
+func (d *Driver) apply(ctx context.Context, before base, desired fabric.Desired, epoch int64) (fabric.Applied, error) {
 	changed, err := d.place(before, desired, epoch)
 	applied := fabric.Applied{Changed: changed}
 	if err != nil {
 		return applied, err
 	}
-	judge := fabric.NewJudge(desired)
-	links, err := d.Observe(ctx, changed)
+	judge, watched := fabric.NewJudge(desired), changed
+	if before.damaged {
+		watched = d.allPorts() // OpenSM may have opened every one
+	}
+	links, err := d.Observe(ctx, watched)
 	if err != nil {
 		return applied, err
 	}
-	if applied.Unsettled = wrong(judge, links); len(applied.Unsettled) == 0 {
+	if applied.Unsettled = wrong(judge, links); len(applied.Unsettled) == 0 && !before.damaged {
 		return applied, nil
 	}
 	if err := d.signal(ctx); err != nil {
 		return applied, err
 	}
 	applied.Sweeps = 1
-	applied.Unsettled, err = fabric.Settle(ctx, d.config.Patience, judge, changed, d.watch)
+	applied.Unsettled, err = fabric.Settle(ctx, d.config.Patience, judge, watched, d.watch)
 	return applied, err
 }
 
 // place writes the file and what the driver has to remember of it, in an order that a crash cannot spoil: what is remembered
 // counts only when the file has the same epoch.
-func (d *Driver) place(before file, desired fabric.Desired, epoch int64) ([]protocol.GUID, error) {
+func (d *Driver) place(before base, desired fabric.Desired, epoch int64) ([]protocol.GUID, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	state := before.state()
-	if before.Header == nil {
-		state.Desired.Partitions = before.within(desired.Managed)
+	changed := d.memory.changes(before.state, desired, epoch)
+	if before.damaged {
+		changed = members(before.state.Desired, desired)
 	}
-	changed := d.memory.changes(state, desired, epoch)
-	d.memory.Epoch, d.memory.Changed = epoch, changed
+	next := before.with(desired, epoch)
+	text := string(next.text())
+	if !before.damaged && before.Header != nil && string(before.text()) == text && d.memory.Text == text {
+		return changed, nil
+	}
+	d.memory.Epoch, d.memory.Changed, d.memory.Text = epoch, changed, text
 	if err := d.memory.save(); err != nil {
 		return changed, err
 	}
-	next := before.with(desired, epoch)
-	if before.Header != nil && string(next.text()) == string(before.text()) {
-		return changed, nil
-	}
 	return changed, writeFile(d.config.PartitionsFile, next)
+}
+
+func (d *Driver) allPorts() []protocol.GUID {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.memory.Ports))
+}
+
+// members lists the members of both sets, sorted.
+func members(sets ...fabric.Desired) []protocol.GUID {
+	var ports []protocol.GUID
+	for _, set := range sets {
+		for _, p := range set.Partitions {
+			ports = append(ports, p.Members...)
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 func wrong(judge fabric.Judge, links []protocol.LinkState) []protocol.GUID {
@@ -222,12 +277,12 @@ func foreignConfiguration(err error) error {
 	}
 }
 
-// Current implements fabric.Driver.
+// Current implements fabric.Driver. A file that is not ours has nothing of ours.
 func (d *Driver) Current(context.Context) (fabric.State, error) {
-	f, err := readFile(d.config.PartitionsFile)
+	before, err := d.inPlace(fabric.Range{})
 	var refusal *operation.Refusal
 	if errors.As(err, &refusal) {
-		return fabric.State{}, nil // not ours yet: nothing of ours is in place
+		return fabric.State{}, nil
 	}
-	return f.state(), err
+	return before.state, err
 }

@@ -2,6 +2,7 @@ package opensm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -33,13 +34,15 @@ func (d *Driver) Posture(context.Context) ([]protocol.PostureCheck, error) {
 
 // defaultMembership judges by the file in place: OpenSM makes everybody a full member on one that it cannot read.
 func (d *Driver) defaultMembership() protocol.PostureCheck {
-	if _, err := os.Stat(d.config.PartitionsFile); err != nil {
+	_, err := readFile(d.config.PartitionsFile)
+	switch {
+	case err == nil:
+		return protocol.PostureCheck{Verdict: protocol.True}
+	case errors.Is(err, errNoFile):
 		return protocol.PostureCheck{Verdict: protocol.False, Detail: "there is no partition file: everybody is a full member"}
-	}
-	if _, err := readFile(d.config.PartitionsFile); err != nil {
+	default:
 		return protocol.PostureCheck{Verdict: protocol.Unknown, Detail: err.Error()}
 	}
-	return protocol.PostureCheck{Verdict: protocol.True}
 }
 
 // options are OpenSM's, by name.

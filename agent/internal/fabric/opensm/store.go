@@ -28,20 +28,19 @@ func Prepare(path string) error {
 	return writeFile(path, file{})
 }
 
-// readFile reads the file in place. A file that is not of the strict form is CodeForeignConfiguration.
+// errNoFile means that there is no partition file: OpenSM makes everybody a full member.
+var errNoFile = errors.New("there is no partition file")
+
+// readFile reads the file in place. A file that is not of the strict form is a *parseError.
 func readFile(path string) (file, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // the configured path
 	if errors.Is(err, fs.ErrNotExist) {
-		return file{}, nil
+		return file{}, errNoFile
 	}
 	if err != nil {
 		return file{}, fmt.Errorf("read partition file: %w", err)
 	}
-	f, err := parse(text)
-	if err != nil {
-		return file{}, foreignConfiguration(err)
-	}
-	return f, nil
+	return parse(text)
 }
 
 // writeFile replaces the file in one step. What is written is first read as OpenSM's stricter sibling would, and must say what
@@ -72,6 +71,9 @@ type kept struct {
 	// Epoch and Changed say which ports the last set changed, so that a repeat of the operation answers for the same ports.
 	Epoch   int64           `json:"epoch"`
 	Changed []protocol.GUID `json:"changed"`
+	// Text is the file that we last meant to have in place. If what is in place cannot be read, the fabric may be open, and
+	// this is what to go back to.
+	Text string `json:"text"`
 	// Ports are all HCA ports that were ever seen, with their last place.
 	Ports map[protocol.GUID]protocol.TopologyPort `json:"ports"`
 }
@@ -107,6 +109,15 @@ func (m *memory) noteSeen(ports []protocol.TopologyPort) bool {
 		}
 	}
 	return news
+}
+
+// file returns what we last meant to have in place, if we ever did.
+func (m *memory) file() (file, bool) {
+	if m.Text == "" {
+		return file{}, false
+	}
+	f, err := parse([]byte(m.Text))
+	return f, err == nil
 }
 
 // changes returns the ports that the set changes against the file; for a repeat of the epoch in place, those that it changed.
