@@ -231,3 +231,11 @@ func (s *Subnet) close() error {
 	}
 	return errors.Join(faults...)
 }
+
+// SimulatorPID returns the simulator's process.
+func (s *Subnet) SimulatorPID() int { return s.simulator.cmd.Process.Pid }
+
+// Dial attaches one more client to the simulator, as the named node.
+func (s *Subnet) Dial(ctx context.Context, node string) (smp.Transport, error) {
+	return Dial(ctx, s.base, node)
+}

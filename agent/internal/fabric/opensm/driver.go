@@ -1,6 +1,7 @@
 // Package opensm drives Debian's (and any upstream) OpenSM: it owns partitions.conf, sends SIGHUP, and judges by reading the
-// ports, since OpenSM's own word ("SUBNET UP", the SA's records) does not prove what a port holds. What OpenSM does when it is
-// mistreated, and the rules that follow, are in docs and in ../README.md.
+// ports, since OpenSM's own word ("SUBNET UP", the SA's records) does not prove what a port holds. It fails open on a file that
+// it cannot read, may read the file at any instant, does not repair tables that were changed behind its back, and starves when
+// it is signalled faster than it can sweep; what is done here follows from that.
 package opensm
 
 import (
