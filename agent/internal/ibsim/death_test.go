@@ -114,7 +114,7 @@ func TestWhatIsNotInstalledIsNamed(t *testing.T) {
 
 func TestAClientIsRefusedWhenAllPlacesAreTaken(t *testing.T) {
 	t.Parallel()
-	ctx, subnet := start(t, ibsimtest.FatTree(4, 1), oneTenant)
+	ctx, subnet := start(t, ibsimtest.FatTree(4, 1))
 	var err error
 	for range 10 {
 		transport, dialErr := subnet.Dial(ctx, "n0001-h0")

@@ -84,7 +84,7 @@ func dial(ctx context.Context, base, node string) (*link, error) {
 		return nil, errors.Join(err, control.Close(), l.data.Close())
 	}
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("@%s:out%d\x00", base, l.client)}); err != nil {
-		return nil, errors.Join(fmt.Errorf("connect data socket: %w", err), l.Close())
+		return nil, errors.Join(fmt.Errorf("connect data socket: %w", err), l.Close()) //nolint:contextcheck // see Close
 	}
 	return l, nil
 }

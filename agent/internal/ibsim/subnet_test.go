@@ -21,13 +21,13 @@ a=0x0001, indx0 :
  0x0002c90000020001=full;
 `
 
-func start(t *testing.T, topology protocol.Topology, partitions string) (context.Context, *ibsim.Subnet) {
+func start(t *testing.T, topology protocol.Topology) (context.Context, *ibsim.Subnet) {
 	t.Helper()
 	tools := ibsimtest.Tools(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, ibsim.PartitionsFile), []byte(partitions), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ibsim.PartitionsFile), []byte(oneTenant), 0o600))
 	subnet, err := ibsim.Start(ctx, ibsim.Config{Topology: topology, Dir: dir, Tools: tools})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, subnet.Close()) })
@@ -38,7 +38,7 @@ func start(t *testing.T, topology protocol.Topology, partitions string) (context
 func TestAWalkFindsTheTopologyThatWasWired(t *testing.T) {
 	t.Parallel()
 	want := ibsimtest.FatTree(4, 2)
-	ctx, subnet := start(t, want, oneTenant)
+	ctx, subnet := start(t, want)
 	found, err := subnet.Client().Walk(ctx)
 	require.NoError(t, err)
 	got := found.Topology()
@@ -62,7 +62,7 @@ func TestAWalkFindsTheTopologyThatWasWired(t *testing.T) {
 func TestTheTablesReadAreThoseThatSmpqueryReads(t *testing.T) {
 	t.Parallel()
 	topology := ibsimtest.FatTree(4, 2)
-	ctx, subnet := start(t, topology, oneTenant)
+	ctx, subnet := start(t, topology)
 	found, err := subnet.Client().Walk(ctx)
 	require.NoError(t, err)
 	place := found.Places[topology.Ports[0].GUID]
@@ -82,7 +82,7 @@ func TestTheTablesReadAreThoseThatSmpqueryReads(t *testing.T) {
 func TestAPathIsFoundWithinAPartitionOnly(t *testing.T) {
 	t.Parallel()
 	topology := ibsimtest.FatTree(4, 1)
-	ctx, subnet := start(t, topology, oneTenant)
+	ctx, subnet := start(t, topology)
 	found, err := subnet.Client().Walk(ctx)
 	require.NoError(t, err)
 	path := func(from, to int) bool {

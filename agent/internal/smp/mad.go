@@ -11,6 +11,7 @@ package smp
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 )
 
 // MADSize is the size of every management datagram, in bytes.
@@ -78,11 +79,12 @@ type Path []byte
 
 // String writes the path as infiniband-diags do: "0,1,5".
 func (p Path) String() string {
-	s := "0"
+	var s strings.Builder
+	s.WriteByte('0')
 	for _, port := range p {
-		s += fmt.Sprintf(",%d", port)
+		fmt.Fprintf(&s, ",%d", port)
 	}
-	return s
+	return s.String()
 }
 
 // Then returns the path with one more hop; the receiver is not changed.

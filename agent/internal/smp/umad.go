@@ -30,7 +30,7 @@ const (
 )
 
 const (
-	umadTry     = 200 * time.Millisecond
+	umadTryMs   = 200
 	umadTries   = 3
 	umadWindow  = 32
 	umadMinimum = umadHeaderSize + 24 // a request that timed out comes back as its MAD header only
@@ -54,7 +54,7 @@ func OpenUmad(device string) (Transport, error) {
 
 // newUmad leaves repeating to the kernel, which does it without waking us.
 func newUmad(device *os.File, framing umadFraming) *Mux {
-	return NewMux(device, framing, MuxConfig{Timeout: umadTries*umadTry + time.Second, Attempts: 1, Window: umadWindow})
+	return NewMux(device, framing, MuxConfig{Timeout: umadTries*umadTryMs*time.Millisecond + time.Second, Attempts: 1, Window: umadWindow})
 }
 
 func registerAgents(fd int) (umadFraming, error) {
@@ -86,7 +86,7 @@ func registerAgent(fd int, class, version, qpn byte) (uint32, error) {
 func ioctl(fd int, request uintptr, argument []byte) error {
 	var pointer unsafe.Pointer
 	if len(argument) > 0 {
-		pointer = unsafe.Pointer(&argument[0])
+		pointer = unsafe.Pointer(&argument[0]) //nolint:gosec // as ioctl(2) wants it
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(pointer)); errno != 0 { //nolint:gosec // as ioctl(2) wants it
 		return errno
@@ -105,7 +105,7 @@ func (f umadFraming) Wrap(to Address, request *MAD) []byte {
 		agent = f.saAgent
 	}
 	binary.NativeEndian.PutUint32(frame[umadAgent:], agent)
-	binary.NativeEndian.PutUint32(frame[umadTimeout:], uint32(umadTry.Milliseconds()))
+	binary.NativeEndian.PutUint32(frame[umadTimeout:], umadTryMs)
 	binary.NativeEndian.PutUint32(frame[umadRetries:], umadTries-1)
 	binary.NativeEndian.PutUint32(frame[umadLength:], uint32(len(frame))) //nolint:gosec // 320
 	binary.BigEndian.PutUint32(frame[umadQPN:], to.QPN)

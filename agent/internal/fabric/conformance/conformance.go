@@ -95,7 +95,7 @@ func observe(ctx context.Context, t *testing.T, driver fabric.Driver, ports ...p
 
 func handle(ctx context.Context, t *testing.T, driver fabric.Driver, op protocol.Operation) (protocol.FabricObservation, error) {
 	t.Helper()
-	handlers := fabric.Handlers(fabric.HandlerConfig{Driver: driver, FabricID: "fab", Now: time.Now})
+	handlers := fabric.Handlers(fabric.HandlerConfig{Driver: driver, FabricID: "fab", Now: func() time.Time { return time.Unix(0, 0) }})
 	outcome, err := handlers[op.Kind].Handle(ctx, op, func(int, string) {})
 	seen, _ := outcome.Evidence.(protocol.FabricObservation) // empty when nothing was done
 	return seen, err
@@ -319,8 +319,9 @@ func coalesces(ctx context.Context, t *testing.T, rig Rig) {
 	results := make([]result, callers)
 	var group sync.WaitGroup
 	for i := range callers {
+		key := protocol.FirstPartitionID + protocol.PKey(i) //nolint:gosec // below 12
 		group.Go(func() {
-			seen, err := apply(ctx, t, rig.Driver, int64(i+1), set(tenant(protocol.PKey(i+1), "lease-a", p[0], p[1])))
+			seen, err := apply(ctx, t, rig.Driver, int64(key), set(tenant(key, "lease-a", p[0], p[1])))
 			results[i] = result{seen, err}
 		})
 	}
