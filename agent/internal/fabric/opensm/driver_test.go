@@ -2,6 +2,7 @@ package opensm_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,8 +38,12 @@ func newRig(t *testing.T, s *opensm.Simulated) conformance.Rig {
 	t.Helper()
 	topology, err := s.Topology(t.Context())
 	require.NoError(t, err)
+	gate := &gate{}
 	rig := conformance.Rig{
-		Driver: s.Driver,
+		Driver: s.ReopenWith(t.Context(), t, func(c *opensm.Config) {
+			gate.Manager = c.Manager
+			c.Manager = gate
+		}),
 		Cut: func(t *testing.T, port protocol.GUID) {
 			t.Helper()
 			require.NoError(t, s.Subnet.Cut(t.Context(), port))
@@ -55,13 +60,44 @@ func newRig(t *testing.T, s *opensm.Simulated) conformance.Rig {
 			t.Helper()
 			overwrite(t, s, port, 1, keys)
 		},
-		Busy:   func(*testing.T) func() { return func() {} },
-		Reopen: func(t *testing.T) fabric.Driver { t.Helper(); return s.Reopen(t.Context(), t) },
+		Busy: func(*testing.T) func() { return gate.shut() },
+		Reopen: func(t *testing.T) fabric.Driver {
+			t.Helper()
+			return s.Reopen(t.Context(), t)
+		},
 	}
 	for _, port := range topology.Ports {
 		rig.Ports = append(rig.Ports, port.GUID)
 	}
 	return rig
+}
+
+// gate is a manager whose signals wait while it is shut.
+type gate struct {
+	opensm.Manager
+
+	mu     sync.Mutex
+	closed chan struct{}
+}
+
+// shut makes signals wait and returns how to let them go.
+func (g *gate) shut() func() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	closed := make(chan struct{})
+	g.closed = closed
+	return func() { close(closed) }
+}
+
+// Hangup implements opensm.Manager.
+func (g *gate) Hangup(ctx context.Context) error {
+	g.mu.Lock()
+	closed := g.closed
+	g.mu.Unlock()
+	if closed != nil {
+		<-closed
+	}
+	return g.Manager.Hangup(ctx)
 }
 
 func overwrite(t *testing.T, s *opensm.Simulated, port protocol.GUID, up int, keys []protocol.PKey) {

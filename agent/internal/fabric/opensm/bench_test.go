@@ -1,0 +1,51 @@
+package opensm_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasehold/leasehold/agent/internal/fabric/opensm"
+	"github.com/leasehold/leasehold/agent/internal/ibsim"
+	"github.com/leasehold/leasehold/agent/internal/ibsim/ibsimtest"
+	"github.com/leasehold/leasehold/agent/protocol"
+)
+
+// BenchmarkAudit reads both ends of all 1,024 HCA ports, and tells how many times longer infiniband-diags' smpquery takes for one
+// end of one port than the audit does.
+func BenchmarkAudit(b *testing.B) {
+	if _, err := ibsim.FindTools(ibsimtest.Prefixes()...); err != nil {
+		b.Skip(err)
+	}
+	topology := ibsimtest.FatTree(128, 8)
+	s, err := opensm.Simulate(b.Context(), topology, b.TempDir(), ibsimtest.Prefixes()...)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, s.Close()) }()
+	ports := make([]protocol.GUID, 0, len(topology.Ports))
+	for _, port := range topology.Ports {
+		ports = append(ports, port.GUID)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		links, err := s.Observe(b.Context(), ports)
+		require.NoError(b, err)
+		require.True(b, links[0].HCA.Readable)
+	}
+	perEnd := float64(b.Elapsed().Nanoseconds()) / float64(b.N) / float64(2*len(ports))
+	b.ReportMetric(perEnd, "ns/table")
+	b.ReportMetric(float64(smpqueryTime(b, s, ports[0]).Nanoseconds())/perEnd, "smpquery/table")
+}
+
+// smpqueryTime is what one smpquery takes, the mean of a few.
+func smpqueryTime(b *testing.B, s *opensm.Simulated, port protocol.GUID) time.Duration {
+	b.Helper()
+	const times = 10
+	began := time.Now() //nolint:forbidigo // a benchmark measures time
+	for range times {
+		cmd, err := s.Subnet.Command(b.Context(), port, "smpquery", "-G", "pkeys", port.String())
+		require.NoError(b, err)
+		require.NoError(b, cmd.Run())
+	}
+	return time.Since(began) / times
+}
