@@ -43,9 +43,10 @@ func smpqueryTime(b *testing.B, s *opensm.Simulated, port protocol.GUID) time.Du
 	const times = 10
 	began := time.Now() //nolint:forbidigo // a benchmark measures time
 	for range times {
-		cmd, err := s.Subnet.Command(b.Context(), port, "smpquery", "-G", "pkeys", port.String())
+		cmd, err := s.Subnet.Command(b.Context(), s.Subnet.ManagerPort(), "smpquery", "-G", "pkeys", port.String())
 		require.NoError(b, err)
-		require.NoError(b, cmd.Run())
+		out, err := cmd.CombinedOutput()
+		require.NoError(b, err, "%s", out)
 	}
 	return time.Since(began) / times
 }
