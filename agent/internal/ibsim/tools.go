@@ -79,12 +79,17 @@ func findPreload(prefixes []string) (string, error) {
 	for _, root := range slices.Concat([]string{"/"}, prefixes) {
 		for _, pattern := range []string{"usr/lib/*/umad2sim/libumad2sim.so", "usr/lib*/umad2sim/libumad2sim.so"} {
 			found, err := filepath.Glob(filepath.Join(root, pattern))
-			if err == nil && len(found) > 0 {
+			if err == nil && len(found) > 0 && isFile(found[0]) {
 				return found[0], nil
 			}
 		}
 	}
 	return "", fmt.Errorf("find libumad2sim.so: %w", ErrNoTools)
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // environment is what a program needs that shall speak to the simulator as the named node.
