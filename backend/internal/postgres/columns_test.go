@@ -33,3 +33,9 @@ func TestLeaseAndAllocationRowsHaveTheirTablesColumns(t *testing.T) {
 	t.Parallel()
 	requireColumns(t, leaseRow{}, segmentRow{}, leaseSSHKeyRow{}, leaseEventRow{}, allocationRow{})
 }
+
+func TestMarketRowsHaveTheirTablesColumns(t *testing.T) {
+	t.Parallel()
+	requireColumns(t, instanceTypeRow{}, priceVersionRow{}, siteRow{}, fabricRow{}, switchRow{}, nodeRow{}, gpuRow{}, hcaPortRow{}, nodeConditionRow{},
+		inventoryChangeRow{})
+}
