@@ -110,11 +110,11 @@ func (o Operation) trouble() string {
 	}
 }
 
-// Blocker is an allocation of the same slots that is not released yet.
+// Blocker is what keeps slots that a lease holds from being handed over to it.
 type Blocker struct {
 	Allocation ids.Allocation // the one that waits
 	NodeName   string
-	State      lease.AllocationState // of the earlier one
+	NodeLost   bool // the node is not available; else its earlier use is not over
 }
 
 // Certificate is a wipe certificate: what was done to the devices of one allocation, with the agent's signed evidence in it.

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/leasehold/leasehold/backend/fault"
@@ -27,12 +28,7 @@ func (t *turn) proved(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, epoch := range known {
-		if epoch == t.handOverEpoch() {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.Contains(known, t.handOverEpoch()), nil
 }
 
 // mustBeProved refuses to go on before both witnesses have agreed on the present set of nodes.

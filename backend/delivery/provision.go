@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,7 +124,7 @@ func (t *turn) handOver(ctx context.Context) (Progress, error) {
 		return Progress{}, err
 	}
 	if len(blockers) > 0 {
-		return Progress{LookAt: sooner(t.now.Add(t.Policy.Recheck), t.deadline())}, t.explain(ctx, waitsFor(blockers))
+		return t.awaitSlots(ctx, blockers)
 	}
 	for _, i := range held {
 		epoch, err := t.Allocations.NextEpoch(ctx)
@@ -137,17 +138,64 @@ func (t *turn) handOver(ctx context.Context) (Progress, error) {
 	return Progress{Done: true}, t.explain(ctx, "")
 }
 
-// waitsFor says, without naming anybody, what stands in the way.
-func waitsFor(blockers []Blocker) string {
-	names := map[string]bool{}
-	var list []string
+// awaitSlots waits for slots that cannot be handed over yet, and looks for others in place of those that are not there at the
+// lease's start, or whose node is lost.
+func (t *turn) awaitSlots(ctx context.Context, blockers []Blocker) (Progress, error) {
+	progress := Progress{LookAt: sooner(t.now.Add(t.Policy.Recheck), t.deadline())}
+	if t.now.Before(t.lease.Start) {
+		progress.LookAt = sooner(progress.LookAt, t.lease.Start)
+	}
 	for _, b := range blockers {
-		if !names[b.NodeName] {
-			names[b.NodeName] = true
-			list = append(list, b.NodeName)
+		if !b.NodeLost && t.now.Before(t.lease.Start) {
+			continue
+		}
+		by, err := t.findOther(ctx, b.Allocation)
+		if err != nil {
+			return Progress{}, err
+		}
+		if by.IsZero() {
+			continue
+		}
+		progress.Again = true
+		err = t.move(ctx, b.Allocation, lease.Released, func(a *lease.Allocation) { a.ReplacedBy, a.Reason = by, "it was not free in time" })
+		if err != nil {
+			return Progress{}, err
+		}
+		swap := map[string]any{"allocation": b.Allocation.String(), "node": b.NodeName, "by": by.String()}
+		if err := t.record(ctx, lease.EventNodeReplaced, swap); err != nil {
+			return Progress{}, err
 		}
 	}
-	return "waits for " + strings.Join(list, ", ") + " to be cleaned after earlier use"
+	if progress.Again {
+		return progress, nil
+	}
+	return progress, t.explain(ctx, waitsFor(blockers))
+}
+
+// waitsFor says, without naming anybody, what stands in the way.
+func waitsFor(blockers []Blocker) string {
+	seen := map[string]bool{}
+	var names []string
+	for _, b := range blockers {
+		if !seen[b.NodeName] {
+			seen[b.NodeName] = true
+			names = append(names, b.NodeName)
+		}
+	}
+	return "waits for " + strings.Join(names, ", ") + " to be cleaned after earlier use"
+}
+
+// findOther holds other slots for the lease in place of the allocation's; the zero id when there are none now, or when the customer
+// does not want that.
+func (t *turn) findOther(ctx context.Context, instead ids.Allocation) (ids.Allocation, error) {
+	if t.Placement == nil || t.lease.FailurePolicy != lease.Replace {
+		return ids.Allocation{}, nil
+	}
+	by, err := t.Placement.Replace(ctx, instead)
+	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Conflict) {
+		return ids.Allocation{}, nil
+	}
+	return by, err
 }
 
 // Prepare has the nodes readied for the tenant.
@@ -158,12 +206,8 @@ func (s *Service) Prepare(ctx context.Context, id ids.Lease) (Progress, error) {
 		if err != nil {
 			return Progress{}, err
 		}
-		for _, i := range instances {
-			if _, ok := found.done[i.ID]; ok {
-				if err := t.recordOnce(ctx, lease.EventNodePrepared, "allocation", i.ID.String(), about(i)); err != nil {
-					return Progress{}, err
-				}
-			}
+		if err := t.recordPrepared(ctx, found, instances); err != nil {
+			return Progress{}, err
 		}
 		return t.orReplace(ctx, found, instances)
 	})
@@ -179,6 +223,26 @@ func (t *turn) prepareTask() task {
 			}, nil
 		},
 	}
+}
+
+// recordPrepared notes each node that is ready, once.
+func (t *turn) recordPrepared(ctx context.Context, found survey, instances []Instance) error {
+	if len(found.done) == 0 {
+		return nil
+	}
+	known, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventNodePrepared, "allocation")
+	if err != nil {
+		return err
+	}
+	for _, i := range instances {
+		if _, ok := found.done[i.ID]; !ok || slices.Contains(known, i.ID.String()) {
+			continue
+		}
+		if err := t.record(ctx, lease.EventNodePrepared, about(i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // orReplace turns a survey on the way to a running lease into progress. A node that failed for good is replaced where placement
@@ -216,21 +280,15 @@ func (t *turn) replace(ctx context.Context, l loss) (bool, error) {
 	if err := t.recordOnce(ctx, lease.EventNodeFailed, "epoch", strconv.FormatInt(l.Epoch, 10), failed); err != nil {
 		return false, err
 	}
-	if t.Placement == nil || t.lease.FailurePolicy != lease.Replace {
-		return false, nil
-	}
-	by, err := t.Placement.Replace(ctx, l.ID)
-	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Conflict) {
-		return false, nil
-	}
-	if err != nil {
+	by, err := t.findOther(ctx, l.ID)
+	if err != nil || by.IsZero() {
 		return false, err
 	}
 	if err := t.move(ctx, l.ID, lease.Cleaning, func(a *lease.Allocation) { a.ReplacedBy, a.Reason = by, l.op.trouble() }); err != nil {
 		return false, err
 	}
 	swap := about(l.Instance)
-	swap["by"] = by
+	swap["by"] = by.String()
 	return true, t.record(ctx, lease.EventNodeReplaced, swap)
 }
 

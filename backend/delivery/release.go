@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold/leasehold/backend/fault"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/lease"
+	"github.com/leasehold/leasehold/backend/outbox"
 )
 
 // Release stops the clock and turns the lease round. The zero ending says that its window is over. A lease that is releasing or
@@ -93,7 +94,7 @@ func (t *turn) free(ctx context.Context, i Instance) error {
 		return err
 	}
 	for _, w := range waiters {
-		if err := t.Outbox.Put(ctx, TopicNudge, w.String(), nil, t.now); err != nil {
+		if err := t.Outbox.Put(ctx, outbox.LeaseNudge, w.String(), nil, t.now); err != nil {
 			return err
 		}
 	}
@@ -183,6 +184,30 @@ func (s *Service) Quarantine(ctx context.Context, id ids.Lease, reason string) e
 	return nil
 }
 
+// CleanUpAfter sees to what a lease that is over for good still holds: slots that were never handed over are given back, others go to
+// quarantine. It is for the reconciler; on the regular way nothing is left.
+func (s *Service) CleanUpAfter(ctx context.Context, id ids.Lease) error {
+	err := s.within(ctx, id, []lease.State{lease.Closed, lease.Cancelled}, func(ctx context.Context, t *turn) error {
+		for _, i := range t.in(lease.Held) {
+			if err := t.free(ctx, i); err != nil {
+				return err
+			}
+		}
+		for _, state := range []lease.AllocationState{lease.Preparing, lease.InUse} {
+			for _, i := range t.in(state) {
+				if err := t.move(ctx, i.ID, lease.Cleaning, nil); err != nil {
+					return err
+				}
+			}
+		}
+		return t.quarantine(ctx, "its lease is over and it was not cleaned", t.in(lease.Cleaning)...)
+	})
+	if err != nil {
+		return fmt.Errorf("clean up after lease: %w", err)
+	}
+	return nil
+}
+
 // quarantine keeps instances, and the whole node where they are all of it, off the market until an admin has seen to them.
 func (t *turn) quarantine(ctx context.Context, reason string, instances ...Instance) error {
 	for _, i := range instances {
@@ -209,7 +234,7 @@ func (t *turn) quarantine(ctx context.Context, reason string, instances ...Insta
 // alert tells the operator: a node was lost to the market.
 func (t *turn) alert(ctx context.Context, data map[string]any) error {
 	payload := map[string]any{"lease": t.lease.ID, "event": lease.EventNodeQuarantined, "at": t.now, "data": data}
-	return t.Outbox.Put(ctx, TopicNotify, "operator", payload, t.now)
+	return t.Outbox.Put(ctx, outbox.Notify, "operator", payload, t.now)
 }
 
 // Settle makes the final bill and closes the lease. It refuses with a Conflict fault, code "not-clean", while one of the lease's

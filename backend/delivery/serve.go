@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,10 +26,8 @@ func (s *Service) Notify(ctx context.Context, id ids.Lease, remaining time.Durat
 		if err != nil {
 			return err
 		}
-		for _, k := range before {
-			if k == key {
-				return nil
-			}
+		if slices.Contains(before, key) {
+			return nil
 		}
 		if err := t.record(ctx, lease.EventNotice, data); err != nil {
 			return err

@@ -3,18 +3,14 @@ package delivery
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/clock"
 	"github.com/leasehold/leasehold/backend/fault"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/lease"
-)
-
-// Topics of the outbox that delivery writes.
-const (
-	TopicNudge  = "lease.nudge" // key: a lease's id
-	TopicNotify = "notify"      // key: an organization's id
+	"github.com/leasehold/leasehold/backend/outbox"
 )
 
 // Deps are what a Service works with. All are needed except Placement: without it no failed node is replaced.
@@ -87,7 +83,7 @@ func (s *Service) within(ctx context.Context, id ids.Lease, states []lease.State
 		if err != nil {
 			return err
 		}
-		if !contains(states, l.State) {
+		if !slices.Contains(states, l.State) {
 			return fault.New(fault.Conflict, "lease-state", "the lease is %s by now", l.State)
 		}
 		instances, err := s.Work.Instances(ctx, id)
@@ -96,15 +92,6 @@ func (s *Service) within(ctx context.Context, id ids.Lease, states []lease.State
 		}
 		return fn(ctx, &turn{Service: s, lease: l, instances: instances, now: s.Clock.Now()})
 	})
-}
-
-func contains(states []lease.State, state lease.State) bool {
-	for _, s := range states {
-		if s == state {
-			return true
-		}
-	}
-	return false
 }
 
 // step is within for a step that reports progress.
@@ -166,10 +153,8 @@ func (t *turn) recordOnce(ctx context.Context, event lease.EventType, field, val
 	if err != nil {
 		return err
 	}
-	for _, v := range known {
-		if v == value {
-			return nil
-		}
+	if slices.Contains(known, value) {
+		return nil
 	}
 	return t.record(ctx, event, data)
 }
@@ -194,5 +179,5 @@ func (t *turn) explain(ctx context.Context, reason string) error {
 // tell leaves a message for the organization's people.
 func (t *turn) tell(ctx context.Context, event lease.EventType, data map[string]any) error {
 	payload := map[string]any{"lease": t.lease.ID, "event": event, "at": t.now, "data": data}
-	return t.Outbox.Put(ctx, TopicNotify, t.lease.Org.String(), payload, t.now)
+	return t.Outbox.Put(ctx, outbox.Notify, t.lease.Org.String(), payload, t.now)
 }

@@ -122,7 +122,7 @@ func (w workRows) Blockers(context.Context, ids.Lease) ([]delivery.Blocker, erro
 	if !w.rows.blocked {
 		return nil, nil
 	}
-	return []delivery.Blocker{{Allocation: w.rows.instances[0].ID, NodeName: w.rows.instances[0].NodeName, State: lease.Cleaning}}, nil
+	return []delivery.Blocker{{Allocation: w.rows.instances[0].ID, NodeName: w.rows.instances[0].NodeName}}, nil
 }
 
 func (w workRows) Waiters(context.Context, lease.Allocation) ([]ids.Lease, error) { return nil, nil }

@@ -1,0 +1,75 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/leasehold/leasehold/backend/ids"
+)
+
+// Due lists reserved leases whose slots are held as of now, soonest start first: their provisioning must begin.
+//
+// The bound on start_at lets the query read the index's head only, however many leases are booked ahead.
+func (w *LeaseWork) Due(ctx context.Context, now time.Time, limit int) ([]ids.Lease, error) {
+	return w.leases(ctx, `
+		SELECT l.id FROM lease l
+		WHERE l.state = 'reserved'
+		  AND l.start_at <= ?::timestamptz + (SELECT coalesce(max(lead_seconds), 0) FROM instance_type) * interval '1 second'
+		  AND EXISTS (SELECT FROM allocation a WHERE a.lease_id = l.id AND a.released_at IS NULL AND lower(a.occupied) <= ?)
+		ORDER BY l.start_at, l.id LIMIT ?`, now, now, limit)
+}
+
+// Live lists the leases that must have a workflow: those under way, and those that are due.
+func (w *LeaseWork) Live(ctx context.Context, now time.Time) ([]ids.Lease, error) {
+	var live []ids.Lease
+	err := w.db.WithinTx(ctx, func(ctx context.Context) error {
+		underway, err := w.leases(ctx, "SELECT id FROM lease WHERE state IN ('provisioning', 'active', 'releasing') ORDER BY id")
+		if err != nil {
+			return err
+		}
+		due, err := w.Due(ctx, now, 10_000)
+		live = append(underway, due...)
+		return err
+	})
+	return live, err
+}
+
+// Left lists final leases that still have slots which are neither released nor quarantined.
+func (w *LeaseWork) Left(ctx context.Context) ([]ids.Lease, error) {
+	return w.leases(ctx, `
+		SELECT DISTINCT l.id FROM lease l JOIN allocation a ON a.lease_id = l.id
+		WHERE l.state IN ('closed', 'cancelled') AND a.released_at IS NULL AND a.state <> 'quarantined' ORDER BY l.id`)
+}
+
+func (w *LeaseWork) leases(ctx context.Context, query string, args ...any) ([]ids.Lease, error) {
+	var found []ids.Lease
+	err := w.db.WithinTx(ctx, func(ctx context.Context) error {
+		return conn(ctx).Raw(query, args...).Scan(&found).Error
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list leases: %w", err)
+	}
+	return found, nil
+}
+
+// TryLock takes a lock that one session of all has, e.g. to let one worker reconcile. The lock goes with the session, however it
+// ends. It returns nil when somebody else has it.
+func (db *DB) TryLock(ctx context.Context, key int64) (func(), error) {
+	session, err := db.sql.Conn(ctx)
+	if err != nil {
+		return nil, translate(fmt.Errorf("take connection: %w", err))
+	}
+	var got bool
+	if err := session.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", key).Scan(&got); err != nil || !got {
+		_ = session.Close()
+		if err != nil {
+			return nil, translate(fmt.Errorf("take lock: %w", err))
+		}
+		return nil, nil //nolint:nilnil // nil is the answer "not yours"
+	}
+	return func() {
+		_, _ = session.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", key)
+		_ = session.Close()
+	}, nil
+}

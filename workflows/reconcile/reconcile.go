@@ -1,0 +1,195 @@
+// Package reconcile compares what the rows say with what runs, and repairs or quarantines what does not fit: every lease that is
+// under way has a live workflow, every live workflow has such a lease, nothing that was asked of an agent waits for ever, and no
+// slot stays taken by a lease that is over. It is a plain loop outside the workflows, so that it works when they do not.
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"go.temporal.io/api/workflowservice/v1"
+
+	"github.com/leasehold/leasehold/backend/clock"
+	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/workflows/leasing"
+	"github.com/leasehold/leasehold/workflows/relay"
+)
+
+const (
+	expireEvery  = time.Second
+	compareEvery = 15 * time.Second
+	forgetEvery  = 10 * time.Minute
+	forgetAfter  = 24 * time.Hour
+	// lockKey names the database lock under which one worker of all reconciles.
+	lockKey = 0x1ea5e401d
+)
+
+// Rows is what the database says.
+type Rows interface {
+	// Live lists the leases that must have a workflow.
+	Live(ctx context.Context, now time.Time) ([]ids.Lease, error)
+	// Left lists final leases that still have slots.
+	Left(ctx context.Context) ([]ids.Lease, error)
+}
+
+// Locker lets one of many work. It returns nil when somebody else does.
+type Locker interface {
+	TryLock(ctx context.Context, key int64) (func(), error)
+}
+
+// Fleet ends operations whose deadline is over.
+type Fleet interface {
+	ExpireLate(ctx context.Context, now time.Time) error
+}
+
+// Delivery quarantines what a final lease left behind.
+type Delivery interface {
+	CleanUpAfter(ctx context.Context, lease ids.Lease) error
+}
+
+// Outbox forgets what was delivered long ago.
+type Outbox interface {
+	Forget(ctx context.Context, deliveredBefore time.Time) (int64, error)
+}
+
+// Temporal is the part of its client that is used.
+type Temporal interface {
+	relay.Signaller
+	ListWorkflow(ctx context.Context, request *workflowservice.ListWorkflowExecutionsRequest) (*workflowservice.ListWorkflowExecutionsResponse, error)
+}
+
+// Reconciler compares and repairs.
+type Reconciler struct {
+	Rows      Rows
+	Locker    Locker
+	Fleet     Fleet
+	Delivery  Delivery
+	Outbox    Outbox
+	Temporal  Temporal
+	TaskQueue string
+	Clock     clock.Clock
+	Log       *slog.Logger
+}
+
+// Run reconciles until ctx ends, while it has the lock. Trouble is logged and tried again.
+func (r *Reconciler) Run(ctx context.Context) error {
+	tick := time.NewTicker(expireEvery)
+	defer tick.Stop()
+	var unlock func()
+	defer func() {
+		if unlock != nil {
+			unlock()
+		}
+	}()
+	var compared, forgot time.Time
+	for {
+		if unlock == nil {
+			var err error
+			if unlock, err = r.Locker.TryLock(ctx, lockKey); err != nil && ctx.Err() == nil {
+				r.Log.WarnContext(ctx, "reconciler has no lock", "error", err)
+			}
+		}
+		if unlock != nil {
+			r.round(ctx, &compared, &forgot)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *Reconciler) round(ctx context.Context, compared, forgot *time.Time) {
+	now := r.Clock.Now()
+	r.attempt(ctx, "expire late operations", func() error { return r.Fleet.ExpireLate(ctx, now) })
+	if now.Sub(*compared) >= compareEvery {
+		*compared = now
+		r.attempt(ctx, "compare leases with workflows", func() error { return r.Compare(ctx) })
+		r.attempt(ctx, "clean up after final leases", func() error { return r.CleanUp(ctx) })
+	}
+	if now.Sub(*forgot) >= forgetEvery {
+		*forgot = now
+		r.attempt(ctx, "forget delivered messages", func() error {
+			_, err := r.Outbox.Forget(ctx, now.Add(-forgetAfter))
+			return err
+		})
+	}
+}
+
+func (r *Reconciler) attempt(ctx context.Context, what string, do func() error) {
+	if err := do(); err != nil && ctx.Err() == nil {
+		r.Log.ErrorContext(ctx, "reconciler could not "+what, "error", err)
+	}
+}
+
+// Compare starts a workflow for every live lease without one, and nudges every workflow whose lease is not live, which then looks at
+// the row and ends.
+func (r *Reconciler) Compare(ctx context.Context) error {
+	running, err := r.running(ctx) // first: a lease that begins in between is live and runs, or is started twice, which is harmless
+	if err != nil {
+		return err
+	}
+	live, err := r.Rows.Live(ctx, r.Clock.Now())
+	if err != nil {
+		return err
+	}
+	for _, lease := range live {
+		if running[lease] {
+			delete(running, lease)
+			continue
+		}
+		r.Log.WarnContext(ctx, "a lease under way has no workflow: starting it", "lease", lease.String())
+		if err := relay.NudgeLease(ctx, r.Temporal, r.TaskQueue, lease); err != nil {
+			return err
+		}
+	}
+	for orphan := range running {
+		r.Log.InfoContext(ctx, "a workflow's lease is not under way: having it look", "lease", orphan.String())
+		if err := relay.NudgeLease(ctx, r.Temporal, r.TaskQueue, orphan); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// running lists the leases whose workflow runs, as Temporal's visibility shows it, which may be some seconds old.
+func (r *Reconciler) running(ctx context.Context) (map[ids.Lease]bool, error) {
+	found := map[ids.Lease]bool{}
+	request := &workflowservice.ListWorkflowExecutionsRequest{
+		PageSize: 1000, Query: fmt.Sprintf("WorkflowType = '%s' AND ExecutionStatus = 'Running'", leasing.WorkflowType),
+	}
+	for {
+		page, err := r.Temporal.ListWorkflow(ctx, request)
+		if err != nil {
+			return nil, fmt.Errorf("list workflows: %w", err)
+		}
+		for _, execution := range page.GetExecutions() {
+			name := strings.TrimPrefix(execution.GetExecution().GetWorkflowId(), leasing.WorkflowID(ids.Lease{}))
+			if lease, err := ids.Read[ids.Lease](name); err == nil {
+				found[lease] = true
+			}
+		}
+		if request.NextPageToken = page.GetNextPageToken(); len(request.NextPageToken) == 0 {
+			return found, nil
+		}
+	}
+}
+
+// CleanUp sees to slots that final leases still have.
+func (r *Reconciler) CleanUp(ctx context.Context) error {
+	left, err := r.Rows.Left(ctx)
+	if err != nil {
+		return err
+	}
+	for _, lease := range left {
+		r.Log.WarnContext(ctx, "a final lease still has slots", "lease", lease.String())
+		if err := r.Delivery.CleanUpAfter(ctx, lease); err != nil {
+			return err
+		}
+	}
+	return nil
+}
