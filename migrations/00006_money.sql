@@ -26,7 +26,8 @@ CREATE TABLE usage_interval (
     class         text NOT NULL CHECK (class IN ('billable', 'provisioning', 'outage', 'degraded', 'maintenance', 'grace')),
     start_at      timestamptz NOT NULL,
     end_at        timestamptz NOT NULL CHECK (end_at > start_at),
-    evidence      text[] NOT NULL DEFAULT '{}'
+    evidence      text[] NOT NULL DEFAULT '{}',
+    CONSTRAINT usage_interval_no_overlap EXCLUDE USING gist (allocation_id WITH =, tstzrange(start_at, end_at) WITH &&)
 );
 CREATE INDEX usage_interval_lease ON usage_interval (lease_id, start_at);
 
@@ -37,6 +38,8 @@ CREATE TABLE rating_run (
     inputs_digest text NOT NULL,
     lines_digest  text NOT NULL,
     code_version  text NOT NULL,
+    until_at      timestamptz NOT NULL, -- rated up to here,
+    event_seq     bigint NOT NULL,      -- knowing the lease's log up to here
     created_at    timestamptz NOT NULL,
     UNIQUE (lease_id, inputs_digest, code_version)
 );
@@ -175,7 +178,10 @@ CREATE TABLE payment (
     gateway_ref  text,          -- the PaymentIntent's id
     action_url   text NOT NULL DEFAULT '',
     failure      text NOT NULL DEFAULT '',
+    method       text NOT NULL DEFAULT '', -- the gateway's payment method, e.g. pm_card_visa
     effect_key   text NOT NULL UNIQUE, -- our durable idempotency key with the gateway
+    attempt      integer NOT NULL DEFAULT 1, -- counts keys: a new one only after the gateway proved that the last one had no effect
+    unsure       boolean NOT NULL DEFAULT false, -- the last attempt may have had an effect: look before trying again
     created_by   text NOT NULL,
     created_at   timestamptz NOT NULL,
     updated_at   timestamptz NOT NULL
@@ -190,6 +196,7 @@ CREATE TABLE gateway_event (
     type          text NOT NULL,
     payload       jsonb NOT NULL,
     received_at   timestamptz NOT NULL,
+    object_ref    text NOT NULL DEFAULT '', -- what to fetch again
     processed_at  timestamptz,
     parked_reason text NOT NULL DEFAULT ''
 );

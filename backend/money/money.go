@@ -37,8 +37,8 @@ func (c Currency) Exponent() (int, error) {
 
 // Amount is an integer number of minor units (cents, yen, fils) of one currency. It may be negative.
 type Amount struct {
-	Minor    int64
-	Currency Currency
+	Minor    int64    `json:"amount"`
+	Currency Currency `json:"currency"`
 }
 
 // Of returns minor units of a currency.
@@ -100,8 +100,8 @@ func group(digits string) string {
 
 // Rate is a price per unit-hour in micro-units (10⁻⁶) of the currency's major unit: $2.4999 per GPU-hour is 2_499_900.
 type Rate struct {
-	Micros   int64
-	Currency Currency
+	Micros   int64    `json:"micros"`
+	Currency Currency `json:"currency"`
 }
 
 // String renders the rate for people, e.g. "2.4999 USD".

@@ -5,6 +5,7 @@ package moneytest
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,7 +91,41 @@ func (w *World) Lease(t testing.TB, org ids.Org, n int, segments ...lease.Segmen
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 			l.ID, s.Seq, org, s.Start, s.End, w.Price, s.Rate.Micros, s.TaxRateBPS, terms, Start)
 	}
+	for i := range n {
+		w.allocate(t, l, i)
+	}
 	return l
+}
+
+// allocate gives the lease a node of its own.
+func (w *World) allocate(t testing.TB, l lease.Lease, ordinal int) {
+	t.Helper()
+	node := ids.Make[ids.Node]()
+	name := strings.ReplaceAll(node.String(), "_", "-")
+	w.exec(t, `INSERT INTO node (id, site_id, name, state, slots, created_at) VALUES ($1, $2, $3, 'available', 64, $4)`, node, w.Site, name, Start)
+	w.exec(t, `INSERT INTO allocation (id, node_id, purpose, lease_id, ordinal, slots, occupied, state, created_at)
+		VALUES ($1, $2, 'lease', $3, $4, '[0,64)', tstzrange($5, $6), 'held', $7)`, ids.Make[ids.Allocation](), node, l.ID, ordinal, l.Start, l.End, Start)
+}
+
+// Happens appends to the lease's log.
+func (w *World) Happens(t testing.TB, l lease.Lease, at time.Time, kind lease.EventType, data map[string]any) {
+	t.Helper()
+	require.NoError(t, w.DB.WithinTx(t.Context(), func(ctx context.Context) error {
+		_, err := postgres.NewLeases(w.DB).AppendEvent(ctx, lease.Event{Lease: l.ID, Type: kind, At: at, Data: data})
+		return err
+	}))
+}
+
+// Is puts the lease into a state, as its workflow would.
+func (w *World) Is(t testing.TB, l lease.Lease, state lease.State, outcome lease.Outcome) {
+	t.Helper()
+	w.exec(t, `UPDATE lease SET state = $2, outcome = $3 WHERE id = $1`, l.ID, string(state), string(outcome))
+}
+
+// Wants sets when an early end takes effect.
+func (w *World) Wants(t testing.TB, l lease.Lease, end time.Time) {
+	t.Helper()
+	w.exec(t, `UPDATE lease SET wanted_end_at = $2 WHERE id = $1`, l.ID, end)
 }
 
 // Segment makes a segment of a lease rated per GPU.
