@@ -245,3 +245,45 @@ func TestPortsThatAreNotProvedClearTakeTheirNodesToQuarantine(t *testing.T) {
 		})
 	}
 }
+
+func TestANodeThatFailsIsReplacedWithoutTouchingTheOthers(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []protocol.OperationKind{protocol.Prepare, protocol.Grant} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(4, time.Hour)
+			w.spares = 1
+			w.script[on(kind, 2)] = failsForGood
+			w.run(t)
+			w.requireNothingHeld(t)
+			require.Equal(t, lease.Completed, w.rows.lease.Outcome, w.rows.lease.Reason)
+			require.Equal(t, 1, w.count(lease.EventNodeReplaced))
+			require.Len(t, w.rows.instances, 5)
+			require.Equal(t, w.rows.instances[4].ID, w.rows.instances[2].ReplacedBy)
+			require.NotNil(t, w.rows.instances[4].Access)
+			require.Nil(t, w.rows.instances[2].Access)
+			require.WithinDuration(t, noon, w.rows.lease.ActiveAt, 30*time.Second)
+			prepared := map[ids.Allocation]int{}
+			for _, o := range w.rows.operations {
+				if w.steps[o.ID] == "prepare" {
+					prepared[o.Allocation]++
+				}
+			}
+			for _, i := range w.rows.instances {
+				require.Equal(t, 1, prepared[i.ID], i.NodeName)
+			}
+		})
+	}
+}
+
+func TestSlotsThatAreNotFreeAtTheStartAreReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	w.rows.blocked, w.spares = true, 1
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Completed, w.rows.lease.Outcome, w.rows.lease.Reason)
+	require.Equal(t, lease.Released, w.rows.instances[0].State)
+	require.Zero(t, w.rows.instances[0].Epoch, "it was never touched")
+	require.Equal(t, 1, w.count(lease.EventNodeReplaced))
+}

@@ -119,7 +119,7 @@ func (w workRows) Begin(context.Context, ids.Lease) (time.Time, error) {
 }
 
 func (w workRows) Blockers(context.Context, ids.Lease) ([]delivery.Blocker, error) {
-	if !w.rows.blocked {
+	if !w.rows.blocked || w.rows.instances[0].State != lease.Held {
 		return nil, nil
 	}
 	return []delivery.Blocker{{Allocation: w.rows.instances[0].ID, NodeName: w.rows.instances[0].NodeName}}, nil
@@ -184,4 +184,21 @@ type noKey struct{}
 
 func (noKey) Sign(_ context.Context, payloadType string, payload []byte) (protocol.Envelope, error) {
 	return protocol.Envelope{PayloadType: payloadType, Payload: payload}, nil
+}
+
+type placement struct{ *world }
+
+// Replace implements delivery.Placement while there are spares.
+func (p placement) Replace(_ context.Context, failed ids.Allocation) (ids.Allocation, error) {
+	if p.spares == 0 {
+		return ids.Allocation{}, fault.New(fault.Unavailable, "no-replacement", "there is no spare")
+	}
+	p.spares--
+	for _, i := range p.rows.instances {
+		if i.ID == failed {
+			p.isolation = delivery.NoPartition // a new member is wanted
+			return p.hold(i.Ordinal), nil
+		}
+	}
+	return ids.Allocation{}, fault.New(fault.NotFound, "allocation-not-found", "there is no such allocation")
 }

@@ -33,6 +33,7 @@ type world struct {
 	nudges                int
 	isolation             delivery.Isolation
 	joinFails, leaveFails bool
+	spares                int // nodes that may replace failed ones
 	wrap                  func(leasing.Delivery) leasing.Delivery
 
 	env     *testsuite.TestWorkflowEnvironment
@@ -68,19 +69,27 @@ func newWorld(n int, duration time.Duration) *world {
 	}
 	w.rows = rows{lease: l, quarantined: map[ids.Node]string{}}
 	for k := range n {
-		w.rows.instances = append(w.rows.instances, delivery.Instance{
-			Allocation: lease.Allocation{
-				ID: ids.Make[ids.Allocation](), Node: ids.Make[ids.Node](), Lease: l.ID, Ordinal: k, Slots: lease.Slots{From: 0, To: 64},
-				Occupied: lease.Window{Start: noon.Add(-lead), End: l.End.Add(turnaround)}, State: lease.Held,
-			},
-			NodeName: fmt.Sprintf("n%d", k), Mode: "bare_metal", WholeNode: true, Ports: []protocol.GUID{protocol.GUID(k + 1)},
-		})
+		w.hold(k)
 	}
 	w.service = delivery.New(delivery.Deps{
 		DB: w, Leases: leaseRows{w}, Allocations: allocationRows{w}, Work: workRows{w}, Agents: agents{w}, Fabric: subnet{w},
-		Billing: bill{w}, Outbox: outboxRows{w}, Signer: noKey{}, Clock: worldClock{w},
+		Billing: bill{w}, Placement: placement{w}, Outbox: outboxRows{w}, Signer: noKey{}, Clock: worldClock{w},
 	})
 	return w
+}
+
+// hold gives the lease one more node, as its k-th instance.
+func (w *world) hold(k int) ids.Allocation {
+	n := len(w.rows.instances)
+	id := ids.Make[ids.Allocation]()
+	w.rows.instances = append(w.rows.instances, delivery.Instance{
+		Allocation: lease.Allocation{
+			ID: id, Node: ids.Make[ids.Node](), Lease: w.rows.lease.ID, Ordinal: k, Slots: lease.Slots{From: 0, To: 64},
+			Occupied: lease.Window{Start: noon.Add(-lead), End: w.rows.lease.End.Add(turnaround)}, State: lease.Held,
+		},
+		NodeName: fmt.Sprintf("n%d", n), Mode: "bare_metal", WholeNode: true, Ports: []protocol.GUID{protocol.GUID(n + 1)},
+	})
+	return id
 }
 
 type worldClock struct{ w *world }
