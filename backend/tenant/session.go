@@ -45,11 +45,11 @@ func (c Claims) actor() Actor {
 
 // Grant is what a log-in or a refresh gives.
 type Grant struct {
-	AccessToken      string
-	AccessExpiresAt  time.Time
-	RefreshToken     string
-	RefreshExpiresAt time.Time
-	Me               Me
+	AccessToken     string
+	AccessExpiresAt time.Time
+	RefreshToken    string
+	RefreshTTL      time.Duration // from now
+	Me              Me
 }
 
 // LogInInput is what a person types, and which of their organizations they want (zero: the first).
@@ -185,7 +185,7 @@ func (s *Service) grant(ctx context.Context, session Session, user User, member 
 		return Grant{}, err
 	}
 	return Grant{
-		AccessToken: access, AccessExpiresAt: claims.ExpiresAt, RefreshToken: refresh, RefreshExpiresAt: session.ExpiresAt,
+		AccessToken: access, AccessExpiresAt: claims.ExpiresAt, RefreshToken: refresh, RefreshTTL: session.ExpiresAt.Sub(now),
 		Me: Me{Actor: claims.actor(), User: user, Organization: org},
 	}, nil
 }

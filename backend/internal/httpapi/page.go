@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/tenant"
 )
 
 const (
@@ -70,4 +71,34 @@ func cutPage[T any](items []T, limit int) ([]T, bool) {
 		return items[:limit], true
 	}
 	return items, false
+}
+
+// idPage is a page of a list that is ordered by its items' ids.
+type idPage[ID any] struct {
+	after ID
+	limit int
+}
+
+// ahead asks for one item more than the page, which says whether there is a next one.
+func (p idPage[ID]) ahead() tenant.Page[ID] {
+	return tenant.Page[ID]{After: p.after, Limit: p.limit + 1}
+}
+
+func pageAfter[ID any](limit *int, cursor *string) (idPage[ID], error) {
+	page := idPage[ID]{limit: pageLimit(limit)}
+	_, err := decodeCursor(cursor, &page.after)
+	return page, err
+}
+
+// cutPageByID cuts what a store answered to ahead, and makes the Link header, nil on the last page.
+func cutPageByID[T, ID any](ctx context.Context, found []T, page idPage[ID], id func(T) ID) ([]T, *string, error) {
+	items, more := cutPage(found, page.limit)
+	if !more {
+		return items, nil, nil
+	}
+	link, err := nextLink(ctx, page.limit, id(items[len(items)-1]))
+	if err != nil {
+		return nil, nil, err
+	}
+	return items, &link, nil
 }

@@ -38,3 +38,11 @@ func wantsEventStream(ctx context.Context) bool {
 	}
 	return false
 }
+
+// target is path and query in one canonical order.
+func (r requestInfo) target() string {
+	if len(r.query) == 0 {
+		return r.path
+	}
+	return r.path + "?" + r.query.Encode()
+}

@@ -72,6 +72,12 @@ type membershipRow struct {
 
 func (membershipRow) TableName() string { return "membership" }
 
+// memberRow is what the query of Memberships answers.
+type memberRow struct {
+	Member  membershipRow `gorm:"embedded"`
+	OrgKind string
+}
+
 // takeOne reads the one row that the conditions leave; no row is a NotFound fault that names the thing.
 func takeOne[Row, Thing any](from *gorm.DB, to func(Row) Thing, noun string) (Thing, error) {
 	var (
@@ -170,10 +176,7 @@ func (s *Tenants) AddMembership(ctx context.Context, m tenant.Membership, at tim
 
 // Memberships implements tenant.Accounts.
 func (s *Tenants) Memberships(ctx context.Context, user ids.User) ([]tenant.Membership, error) {
-	var rows []struct {
-		membershipRow
-		OrgKind string
-	}
+	var rows []memberRow
 	err := conn(ctx).Table("membership").Select("membership.*, organization.kind AS org_kind").
 		Joins("JOIN organization ON organization.id = membership.org_id").
 		Where("user_id = ?", user).Order("membership.created_at, org_id").Scan(&rows).Error
@@ -182,7 +185,8 @@ func (s *Tenants) Memberships(ctx context.Context, user ids.User) ([]tenant.Memb
 	}
 	all := make([]tenant.Membership, len(rows))
 	for i, r := range rows {
-		all[i] = tenant.Membership{Org: r.OrgID, OrgKind: tenant.OrgKind(r.OrgKind), User: r.UserID, Project: r.ProjectID, Role: tenant.Role(r.Role)}
+		m := r.Member
+		all[i] = tenant.Membership{Org: m.OrgID, OrgKind: tenant.OrgKind(r.OrgKind), User: m.UserID, Project: m.ProjectID, Role: tenant.Role(m.Role)}
 	}
 	return all, nil
 }

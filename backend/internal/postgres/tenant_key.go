@@ -76,13 +76,15 @@ const credentialQuery = `
 	ORDER BY m.project_id NULLS FIRST
 	LIMIT 1`
 
+type credentialRow struct {
+	Key     apiKeyRow `gorm:"embedded"`
+	OrgKind string
+	Role    string
+}
+
 // Credential implements tenant.APIKeys; only the platform may.
 func (s *Tenants) Credential(ctx context.Context, id ids.APIKey) (tenant.Credential, error) {
-	var rows []struct {
-		apiKeyRow
-		OrgKind string
-		Role    string
-	}
+	var rows []credentialRow
 	if err := conn(ctx).Raw(credentialQuery, id).Scan(&rows).Error; err != nil {
 		return tenant.Credential{}, fmt.Errorf("read credential: %w", err)
 	}
@@ -90,7 +92,7 @@ func (s *Tenants) Credential(ctx context.Context, id ids.APIKey) (tenant.Credent
 		return tenant.Credential{}, fault.New(fault.NotFound, "not-found", "there is no such API key")
 	}
 	r := rows[0]
-	return tenant.Credential{Key: toAPIKey(r.apiKeyRow), OrgKind: tenant.OrgKind(r.OrgKind), Role: tenant.Role(r.Role)}, nil
+	return tenant.Credential{Key: toAPIKey(r.Key), OrgKind: tenant.OrgKind(r.OrgKind), Role: tenant.Role(r.Role)}, nil
 }
 
 // RevokeAPIKey implements tenant.APIKeys.

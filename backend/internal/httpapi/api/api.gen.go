@@ -860,7 +860,9 @@ type EnrollmentToken struct {
 	ID        string    `json:"id"`
 	MaxUses   int       `json:"max_uses"`
 	Site      string    `json:"site"`
-	Token     *string   `json:"token,omitempty"`
+
+	// Token Only in the answer that made it
+	Token *string `json:"token,omitempty"`
 }
 
 // EnrollmentTokenCreate defines model for EnrollmentTokenCreate.

@@ -1,0 +1,110 @@
+package httpapi
+
+import (
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/tenant"
+)
+
+// permission says who may call an operation. A session needs a role that covers the scope (tenant.Role.Allows is that table); an API
+// key needs the scope as well.
+type permission struct {
+	scope string // "" with public: anybody; "" otherwise: anybody who is signed in
+	// public operations take no credential.
+	public bool
+	// operator operations are for the operator's own people, who then act for the platform and not for their organization.
+	operator bool
+	// offTransaction operations talk to somebody outside (a payment gateway) and must not hold a transaction meanwhile: the domain
+	// makes them idempotent itself, with the key that httpapi.IdempotencyKey tells.
+	offTransaction bool
+}
+
+// permissions is the one table route × permission. A test fails for an operation of the contract without a row, and for a row
+// without an operation.
+func permissions() map[string]permission {
+	public := permission{public: true}
+	signedIn := permission{}
+	can := func(scope string) permission { return permission{scope: scope} }
+	operator := func(scope string) permission { return permission{scope: scope, operator: true} }
+	return map[string]permission{
+		"createSession":  public,
+		"refreshSession": public,
+		"deleteSession":  signedIn,
+		"getMe":          signedIn,
+		"listProjects":   can(tenant.IdentityRead),
+		"createProject":  can(tenant.IdentityWrite),
+		"listAPIKeys":    can(tenant.IdentityRead),
+		"createAPIKey":   can(tenant.IdentityWrite),
+		"deleteAPIKey":   can(tenant.IdentityWrite),
+		"listSSHKeys":    can(tenant.IdentityRead),
+		"createSSHKey":   can(tenant.IdentityWrite),
+		"deleteSSHKey":   can(tenant.IdentityWrite),
+
+		"listSites":          can(tenant.MarketRead),
+		"listInstanceTypes":  can(tenant.MarketRead),
+		"listPrices":         can(tenant.MarketRead),
+		"getAvailability":    can(tenant.MarketRead),
+		"searchAvailability": can(tenant.MarketRead),
+		"listQuotes":         can(tenant.LeasesRead),
+		"getQuote":           can(tenant.LeasesRead),
+		"createQuote":        can(tenant.LeasesWrite),
+
+		"listLeases":           can(tenant.LeasesRead),
+		"createLease":          can(tenant.LeasesWrite),
+		"getLease":             can(tenant.LeasesRead),
+		"updateLease":          can(tenant.LeasesWrite),
+		"extendLease":          can(tenant.LeasesWrite),
+		"cancelLease":          can(tenant.LeasesWrite),
+		"listLeaseNodes":       can(tenant.LeasesRead),
+		"listLeaseEvents":      can(tenant.LeasesRead),
+		"getLeaseMetrics":      can(tenant.LeasesRead),
+		"getLeaseUsage":        can(tenant.LeasesRead),
+		"getLeaseIsolation":    can(tenant.LeasesRead),
+		"listWipeCertificates": can(tenant.LeasesRead),
+
+		"getBalance":   can(tenant.BillingRead),
+		"listLedger":   can(tenant.BillingRead),
+		"listUsage":    can(tenant.BillingRead),
+		"listTopUps":   can(tenant.BillingRead),
+		"createTopUp":  {scope: tenant.BillingWrite, offTransaction: true},
+		"listInvoices": can(tenant.BillingRead),
+		"getInvoice":   can(tenant.BillingRead),
+		// Proved by the signature on its body.
+		"receiveStripeWebhook": public,
+
+		"adminListSites":             operator(tenant.AdminRead),
+		"adminCreateSite":            operator(tenant.AdminWrite),
+		"adminCreateEnrollmentToken": operator(tenant.AdminWrite),
+		"adminListNodes":             operator(tenant.AdminRead),
+		"adminGetNode":               operator(tenant.AdminRead),
+		"adminSetNodeState":          operator(tenant.AdminWrite),
+		"adminListFabrics":           operator(tenant.AdminRead),
+		"adminGetFabric":             operator(tenant.AdminRead),
+		"adminListOrganizations":     operator(tenant.AdminRead),
+		"adminListLeases":            operator(tenant.AdminRead),
+		"adminGetCapacity":           operator(tenant.AdminRead),
+		"adminRunDoctor":             operator(tenant.AdminRead),
+
+		"getHealth":          public,
+		"getReadiness":       public,
+		"getJWKS":            public,
+		"getAttestationKeys": public,
+	}
+}
+
+// permit answers Forbidden when the actor may not call the operation.
+func (p permission) permit(actor tenant.Actor) error {
+	switch {
+	case p.public, p.scope == "":
+		return nil
+	case p.operator && actor.OrgKind != tenant.Operator:
+		return fault.New(fault.Forbidden, "operator-only", "only the operator may do that")
+	case p.operator && !actor.Project.IsZero():
+		return fault.New(fault.Forbidden, "limited-to-project", "this credential is limited to one project")
+	case !actor.Role.Allows(p.scope, actor.OrgKind):
+		return fault.New(fault.Forbidden, "role", "your role does not allow that").With("needed_scope", p.scope)
+	case !actor.HasScope(p.scope):
+		return fault.New(fault.Forbidden, "scope", "the API key lacks a scope").With("needed_scope", p.scope)
+	default:
+		return nil
+	}
+}
