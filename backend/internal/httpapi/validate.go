@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -113,22 +114,23 @@ func errDefects(defects []fault.Field) error {
 	return err
 }
 
-// defectsOf flattens the validator's errors.
+// defectsOf flattens the validator's errors. It looks at the types themselves: the validator nests lists in errors in lists, and
+// errors.As would look through to the inner list and lose the place.
 func defectsOf(err error) []fault.Field {
-	if err == nil {
+	switch e := err.(type) { //nolint:errorlint // see above
+	case nil:
 		return nil
-	}
-	if many, ok := errors.AsType[openapi3.MultiError](err); ok {
+	case openapi3.MultiError:
 		var all []fault.Field
-		for _, one := range many {
+		for _, one := range e {
 			all = append(all, defectsOf(one)...)
 		}
 		return all
+	case *openapi3filter.RequestError:
+		return requestDefects(e)
+	default:
+		return []fault.Field{{Pointer: "", Detail: "does not fit the contract"}}
 	}
-	if request, ok := errors.AsType[*openapi3filter.RequestError](err); ok {
-		return requestDefects(request)
-	}
-	return []fault.Field{{Pointer: "", Detail: "does not fit the contract"}}
 }
 
 func requestDefects(err *openapi3filter.RequestError) []fault.Field {
@@ -156,23 +158,38 @@ func wanted(p *openapi3.Parameter) string {
 }
 
 func schemaDefects(base string, err error) []fault.Field {
-	var many openapi3.MultiError
-	if errors.As(err, &many) {
+	switch e := err.(type) { //nolint:errorlint // as in defectsOf
+	case openapi3.MultiError:
 		var all []fault.Field
-		for _, one := range many {
+		for _, one := range e {
 			all = append(all, schemaDefects(base, one)...)
 		}
 		return all
-	}
-	one, ok := errors.AsType[*openapi3.SchemaError](err)
-	if !ok {
+	case *openapi3.SchemaError:
+		for _, part := range e.JSONPointer() {
+			base += "/" + escape(part)
+		}
+		if unknown, ok := unknownMember(e); ok {
+			base += "/" + escape(unknown)
+		}
+		return []fault.Field{{Pointer: base, Detail: explain(e)}}
+	default:
 		return []fault.Field{{Pointer: base, Detail: "does not fit the contract"}}
 	}
-	pointer := base
-	for _, part := range one.JSONPointer() {
-		pointer += "/" + escape(part)
+}
+
+// unknownMember is the name of a member that the contract does not have. The validator points at the object around it and has the
+// name in its words only.
+func unknownMember(err *openapi3.SchemaError) (string, bool) {
+	if err.SchemaField != "properties" && err.SchemaField != "additionalProperties" {
+		return "", false
 	}
-	return []fault.Field{{Pointer: pointer, Detail: explain(one)}}
+	quoted, ok := strings.CutSuffix(strings.TrimPrefix(err.Reason, "property "), " is unsupported")
+	if !ok {
+		return "", false
+	}
+	name, unquoteErr := strconv.Unquote(quoted)
+	return name, unquoteErr == nil
 }
 
 // explain words the rules that people break most; the validator's own reasons never hold the value.

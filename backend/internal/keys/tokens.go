@@ -99,10 +99,10 @@ func (c accessClaims) toDomain() (tenant.Claims, error) {
 		return tenant.Claims{}, errInvalidToken()
 	}
 	claims := tenant.Claims{
-		Session: c.Session, User: user, Org: c.Org, OrgKind: c.OrgKind, Project: project, Role: c.Role, ExpiresAt: c.ExpiresAt.Time,
+		Session: c.Session, User: user, Org: c.Org, OrgKind: c.OrgKind, Project: project, Role: c.Role, ExpiresAt: c.ExpiresAt.UTC(),
 	}
 	if c.IssuedAt != nil {
-		claims.IssuedAt = c.IssuedAt.Time
+		claims.IssuedAt = c.IssuedAt.UTC()
 	}
 	return claims, nil
 }

@@ -20,9 +20,9 @@ func NewRateLimits(db *DB) *RateLimits { return &RateLimits{db: db} }
 // drawQuery moves the bucket's theoretical arrival time on by what is taken, unless that would put it further ahead of now than the
 // whole bucket is worth; then it answers no row, and the row stays as it was.
 const drawQuery = `
-	INSERT INTO rate_limit AS r (key, arrival_at) VALUES (@key, @taken::timestamptz)
-	ON CONFLICT (key) DO UPDATE SET arrival_at = greatest(r.arrival_at, @now::timestamptz) + (@taken::timestamptz - @now::timestamptz)
-	WHERE greatest(r.arrival_at, @now::timestamptz) + (@taken::timestamptz - @now::timestamptz) <= @full::timestamptz
+	INSERT INTO rate_limit AS r (key, arrival_at) VALUES (?, ?::timestamptz + ?::interval)
+	ON CONFLICT (key) DO UPDATE SET arrival_at = greatest(r.arrival_at, ?::timestamptz) + ?::interval
+	WHERE greatest(r.arrival_at, ?::timestamptz) + ?::interval <= ?::timestamptz
 	RETURNING arrival_at`
 
 // Draw implements ratelimit.Store. It has a transaction of its own, never a request's: what was taken stays taken when the request
@@ -34,9 +34,8 @@ func (s *RateLimits) Draw(ctx context.Context, key string, n int, interval time.
 	)
 	err := s.db.begin(context.WithValue(ctx, txKey{}, nil), platformRole, ids.Org{}, func(ctx context.Context) error {
 		var rows []time.Time
-		err := conn(ctx).Raw(drawQuery, map[string]any{
-			"key": key, "now": now, "taken": now.Add(time.Duration(n) * interval), "full": now.Add(time.Duration(burst) * interval),
-		}).Scan(&rows).Error
+		cost := fmt.Sprintf("%d microseconds", (time.Duration(n) * interval).Microseconds())
+		err := conn(ctx).Raw(drawQuery, key, now, cost, now, cost, now, cost, now.Add(time.Duration(burst)*interval)).Scan(&rows).Error
 		if err != nil {
 			return err
 		}
