@@ -1,4 +1,4 @@
 // Package client calls the HTTP API. It is generated from the same openapi.yaml that the server is generated from.
 package client
 
-//go:generate go tool -modfile=../../tools/go.mod oapi-codegen -config oapi-codegen.yaml ../internal/httpapi/openapi.yaml
+//go:generate go tool -modfile=../../tools/tools.mod oapi-codegen -config oapi-codegen.yaml ../internal/httpapi/openapi.yaml

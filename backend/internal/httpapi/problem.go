@@ -86,16 +86,8 @@ func newProblem(err error) api.Problem {
 func problem(status int, code, detail string, fields []fault.Field, facts map[string]any) api.Problem {
 	p := api.Problem{Type: "/problems/" + code, Title: title(status), Status: status, Detail: orNil(detail)}
 	if len(fields) > 0 {
-		p.Errors = new([]struct {
-			Detail  string `json:"detail"`
-			Pointer string `json:"pointer"`
-		})
-		for _, field := range fields {
-			*p.Errors = append(*p.Errors, struct {
-				Detail  string `json:"detail"`
-				Pointer string `json:"pointer"`
-			}{Detail: field.Detail, Pointer: field.Pointer})
-		}
+		views := each(fields, func(f fault.Field) api.ProblemField { return api.ProblemField{Pointer: f.Pointer, Detail: f.Detail} })
+		p.Errors = &views
 	}
 	if len(facts) > 0 {
 		p.Facts = &facts

@@ -883,14 +883,16 @@ export interface components {
             detail?: string;
             /** @description The request's id */
             instance?: string;
-            errors?: {
-                pointer: string;
-                detail: string;
-            }[];
+            errors?: components["schemas"]["ProblemField"][];
             /** @description Numbers and names that explain the refusal, e.g. available_minor, options. */
             facts?: {
                 [key: string]: unknown;
             };
+        };
+        ProblemField: {
+            /** @description A JSON pointer into the body, or /query/…, /header/…, /path/… */
+            pointer: string;
+            detail: string;
         };
         Money: {
             /**
@@ -1077,16 +1079,17 @@ export interface components {
         Calendar: {
             instance_type: string;
             step_seconds: number;
-            sites: {
-                site: string;
-                total: number;
-                /** @description free[i] is how many instances are free throughout [from + i·step, from + (i+1)·step). */
-                free: number[];
-            }[];
+            sites: components["schemas"]["CalendarSite"][];
             /** Format: date-time */
             from?: string;
             /** Format: date-time */
             to?: string;
+        };
+        CalendarSite: {
+            site: string;
+            total: number;
+            /** @description free[i] is how many instances are free throughout [from + i·step, from + (i+1)·step). */
+            free: number[];
         };
         /**
          * @default any
@@ -1288,23 +1291,27 @@ export interface components {
             /** @enum {string} */
             state: "held" | "preparing" | "in_use" | "cleaning" | "released" | "quarantined";
             reason: string;
-            slots: {
-                from: number;
-                to: number;
-            };
-            gpus: {
-                bay: number;
-                model: string;
-                uuid: string;
-            }[];
+            slots: components["schemas"]["SlotRange"];
+            gpus: components["schemas"]["LeaseGPU"][];
             leaf?: string;
-            progress: {
-                step: string;
-                percent: number;
-                phase: string;
-                state: string;
-            };
+            progress: components["schemas"]["NodeProgress"];
             access?: components["schemas"]["Access"];
+        };
+        /** @description Slots [from, to), eight to a GPU bay */
+        SlotRange: {
+            from: number;
+            to: number;
+        };
+        LeaseGPU: {
+            bay: number;
+            model: string;
+            uuid: string;
+        };
+        NodeProgress: {
+            step: string;
+            percent: number;
+            phase: string;
+            state: string;
         };
         Access: {
             host: string;
@@ -1332,18 +1339,20 @@ export interface components {
             items: components["schemas"]["LeaseEvent"][];
         };
         LeaseMetrics: {
-            series: {
-                node: string;
-                device: string;
-                /** @example gpu_utilization_percent */
-                metric: string;
-                points: {
-                    /** Format: date-time */
-                    at: string;
-                    /** Format: double */
-                    value: number;
-                }[];
-            }[];
+            series: components["schemas"]["MetricSeries"][];
+        };
+        MetricSeries: {
+            node: string;
+            device: string;
+            /** @example gpu_utilization_percent */
+            metric: string;
+            points: components["schemas"]["MetricPoint"][];
+        };
+        MetricPoint: {
+            /** Format: date-time */
+            at: string;
+            /** Format: double */
+            value: number;
         };
         UsageInterval: {
             allocation_id: string;
@@ -1366,11 +1375,12 @@ export interface components {
             payloadType: string;
             /** Format: byte */
             payload: string;
-            signatures: {
-                keyid: string;
-                /** Format: byte */
-                sig: string;
-            }[];
+            signatures: components["schemas"]["EnvelopeSignature"][];
+        };
+        EnvelopeSignature: {
+            keyid: string;
+            /** Format: byte */
+            sig: string;
         };
         Attestation: {
             id: string;
@@ -1388,12 +1398,13 @@ export interface components {
             /** @example 0x0012 */
             pkey?: string;
             state?: string;
-            ports: {
-                guid: string;
-                node: string;
-                joined: boolean;
-            }[];
+            ports: components["schemas"]["IsolationPort"][];
             attestations: components["schemas"]["Attestation"][];
+        };
+        IsolationPort: {
+            guid: string;
+            node: string;
+            joined: boolean;
         };
         WipeCertificate: {
             id: string;
@@ -1422,10 +1433,11 @@ export interface components {
             lease_id?: string;
             /** Format: date-time */
             at: string;
-            entries: {
-                account: string;
-                amount: components["schemas"]["Money"];
-            }[];
+            entries: components["schemas"]["LedgerEntry"][];
+        };
+        LedgerEntry: {
+            account: string;
+            amount: components["schemas"]["Money"];
         };
         LedgerTransactionList: {
             items: components["schemas"]["LedgerTransaction"][];
@@ -1531,6 +1543,7 @@ export interface components {
         EnrollmentToken: {
             id: string;
             site: string;
+            /** @description Only in the answer that made it */
             token?: string;
             max_uses: number;
             /** Format: date-time */
@@ -1573,44 +1586,46 @@ export interface components {
         };
         NodeDetail: {
             node: components["schemas"]["Node"];
-            gpus: {
-                bay: number;
-                uuid: string;
-                model: string;
-                /** Format: int64 */
-                memory_bytes: number;
-                pci_address: string;
-            }[];
-            ports: {
-                guid: string;
-                device: string;
-                rail: number;
-                rate_gbps: number;
-                bay?: number;
-                switch?: string;
-                switch_port?: number;
-            }[];
-            allocations: {
-                id: string;
-                purpose: string;
-                lease_id?: string;
-                state: string;
-                reason: string;
-                slots: {
-                    from: number;
-                    to: number;
-                };
-                occupied: components["schemas"]["Window"];
-            }[];
+            gpus: components["schemas"]["NodeGPU"][];
+            ports: components["schemas"]["NodePort"][];
+            allocations: components["schemas"]["NodeAllocation"][];
             operations: components["schemas"]["Operation"][];
-            changes: {
-                what: string;
-                before: string;
-                after: string;
-                state: string;
-                /** Format: date-time */
-                observed_at: string;
-            }[];
+            changes: components["schemas"]["InventoryChange"][];
+        };
+        NodeGPU: {
+            bay: number;
+            uuid: string;
+            model: string;
+            /** Format: int64 */
+            memory_bytes: number;
+            pci_address: string;
+        };
+        NodePort: {
+            guid: string;
+            device: string;
+            rail: number;
+            rate_gbps: number;
+            /** @description The GPU bay that it belongs to, absent when it serves the whole node */
+            bay?: number;
+            switch?: string;
+            switch_port?: number;
+        };
+        NodeAllocation: {
+            id: string;
+            purpose: string;
+            lease_id?: string;
+            state: string;
+            reason: string;
+            slots: components["schemas"]["SlotRange"];
+            occupied: components["schemas"]["Window"];
+        };
+        InventoryChange: {
+            what: string;
+            before: string;
+            after: string;
+            state: string;
+            /** Format: date-time */
+            observed_at: string;
         };
         Operation: {
             id: string;
@@ -1658,52 +1673,62 @@ export interface components {
         };
         FabricDetail: {
             fabric: components["schemas"]["Fabric"];
-            switches: {
-                guid: string;
-                name: string;
-                level: number;
-                pod: string;
-            }[];
-            links: {
-                from: string;
-                from_port?: number;
-                to: string;
-                to_port?: number;
-            }[];
-            partitions: {
-                id: string;
-                pkey: string;
-                state: string;
-                lease_id: string;
-                members: number;
-            }[];
-            drift: {
-                port_guid: string;
-                what: string;
-                /** Format: date-time */
-                onset: string;
-                /** Format: date-time */
-                ended_at?: string;
-            }[];
+            switches: components["schemas"]["FabricSwitch"][];
+            links: components["schemas"]["FabricLink"][];
+            partitions: components["schemas"]["FabricPartition"][];
+            drift: components["schemas"]["FabricDrift"][];
+        };
+        FabricSwitch: {
+            guid: string;
+            name: string;
+            level: number;
+            pod: string;
+        };
+        FabricLink: {
+            from: string;
+            from_port: number;
+            to: string;
+            to_port: number;
+        };
+        FabricPartition: {
+            id: string;
+            pkey: string;
+            state: string;
+            lease_id: string;
+            members: number;
+        };
+        FabricDrift: {
+            port_guid: string;
+            what: string;
+            /** Format: date-time */
+            onset: string;
+            /** Format: date-time */
+            ended_at?: string;
         };
         CapacityList: {
-            items: {
-                site: string;
-                hardware: string;
-                delivered_gpus: number;
-                healthy_gpus: number;
-                reserved_gpus: number;
-                active_gpus: number;
-            }[];
+            items: components["schemas"]["Capacity"][];
+        };
+        Capacity: {
+            site: string;
+            hardware: string;
+            /** @description Of all nodes that are not retired */
+            delivered_gpus: number;
+            /** @description Of nodes on the market with nothing that prevents selling them */
+            healthy_gpus: number;
+            /** @description Held by bookings for now, not in use yet */
+            reserved_gpus: number;
+            /** @description In use by leases now */
+            active_gpus: number;
         };
         DoctorReport: {
             healthy: boolean;
-            checks: {
-                invariant: number;
-                title: string;
-                ok: boolean;
-                findings: string[];
-            }[];
+            checks: components["schemas"]["DoctorCheck"][];
+        };
+        DoctorCheck: {
+            invariant: number;
+            title: string;
+            ok: boolean;
+            findings: string[];
         };
         Health: {
             status: string;
@@ -1768,7 +1793,7 @@ export interface operations {
             /** @description Logged in */
             201: {
                 headers: {
-                    "Set-Cookie"?: string;
+                    "Set-Cookie": string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -1792,7 +1817,7 @@ export interface operations {
             /** @description Refreshed */
             201: {
                 headers: {
-                    "Set-Cookie"?: string;
+                    "Set-Cookie": string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -1817,7 +1842,7 @@ export interface operations {
             /** @description Logged out */
             204: {
                 headers: {
-                    "Set-Cookie"?: string;
+                    "Set-Cookie": string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -2464,7 +2489,10 @@ export interface operations {
                 after?: number;
                 limit?: components["parameters"]["Limit"];
             };
-            header?: never;
+            header?: {
+                /** @description Server-sent events only: goes on after this event, and wins over `after`. */
+                "Last-Event-ID"?: number;
+            };
             path: {
                 lease_id: components["parameters"]["LeaseID"];
             };

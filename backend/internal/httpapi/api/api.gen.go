@@ -765,16 +765,19 @@ type BalanceGateway string
 
 // Calendar defines model for Calendar.
 type Calendar struct {
-	From         *time.Time `json:"from,omitempty"`
-	InstanceType string     `json:"instance_type"`
-	Sites        []struct {
-		// Free free[i] is how many instances are free throughout [from + i·step, from + (i+1)·step).
-		Free  []int  `json:"free"`
-		Site  string `json:"site"`
-		Total int    `json:"total"`
-	} `json:"sites"`
-	StepSeconds int        `json:"step_seconds"`
-	To          *time.Time `json:"to,omitempty"`
+	From         *time.Time     `json:"from,omitempty"`
+	InstanceType string         `json:"instance_type"`
+	Sites        []CalendarSite `json:"sites"`
+	StepSeconds  int            `json:"step_seconds"`
+	To           *time.Time     `json:"to,omitempty"`
+}
+
+// CalendarSite defines model for CalendarSite.
+type CalendarSite struct {
+	// Free free[i] is how many instances are free throughout [from + i·step, from + (i+1)·step).
+	Free  []int  `json:"free"`
+	Site  string `json:"site"`
+	Total int    `json:"total"`
 }
 
 // Cancellation defines model for Cancellation.
@@ -790,16 +793,26 @@ type Cancellation struct {
 // CancellationKind defines model for Cancellation.Kind.
 type CancellationKind string
 
+// Capacity defines model for Capacity.
+type Capacity struct {
+	// ActiveGpus In use by leases now
+	ActiveGpus int `json:"active_gpus"`
+
+	// DeliveredGpus Of all nodes that are not retired
+	DeliveredGpus int    `json:"delivered_gpus"`
+	Hardware      string `json:"hardware"`
+
+	// HealthyGpus Of nodes on the market with nothing that prevents selling them
+	HealthyGpus int `json:"healthy_gpus"`
+
+	// ReservedGpus Held by bookings for now, not in use yet
+	ReservedGpus int    `json:"reserved_gpus"`
+	Site         string `json:"site"`
+}
+
 // CapacityList defines model for CapacityList.
 type CapacityList struct {
-	Items []struct {
-		ActiveGpus    int    `json:"active_gpus"`
-		DeliveredGpus int    `json:"delivered_gpus"`
-		Hardware      string `json:"hardware"`
-		HealthyGpus   int    `json:"healthy_gpus"`
-		ReservedGpus  int    `json:"reserved_gpus"`
-		Site          string `json:"site"`
-	} `json:"items"`
+	Items []Capacity `json:"items"`
 }
 
 // ChargeLine defines model for ChargeLine.
@@ -843,15 +856,18 @@ type Condition struct {
 // ConditionClass defines model for Condition.Class.
 type ConditionClass string
 
+// DoctorCheck defines model for DoctorCheck.
+type DoctorCheck struct {
+	Findings  []string `json:"findings"`
+	Invariant int      `json:"invariant"`
+	Ok        bool     `json:"ok"`
+	Title     string   `json:"title"`
+}
+
 // DoctorReport defines model for DoctorReport.
 type DoctorReport struct {
-	Checks []struct {
-		Findings  []string `json:"findings"`
-		Invariant int      `json:"invariant"`
-		Ok        bool     `json:"ok"`
-		Title     string   `json:"title"`
-	} `json:"checks"`
-	Healthy bool `json:"healthy"`
+	Checks  []DoctorCheck `json:"checks"`
+	Healthy bool          `json:"healthy"`
 }
 
 // EnrollmentToken defines model for EnrollmentToken.
@@ -874,12 +890,15 @@ type EnrollmentTokenCreate struct {
 
 // Envelope A DSSE envelope
 type Envelope struct {
-	Payload     []byte `json:"payload"`
-	PayloadType string `json:"payloadType"`
-	Signatures  []struct {
-		Keyid string `json:"keyid"`
-		Sig   []byte `json:"sig"`
-	} `json:"signatures"`
+	Payload     []byte              `json:"payload"`
+	PayloadType string              `json:"payloadType"`
+	Signatures  []EnvelopeSignature `json:"signatures"`
+}
+
+// EnvelopeSignature defines model for EnvelopeSignature.
+type EnvelopeSignature struct {
+	Keyid string `json:"keyid"`
+	Sig   []byte `json:"sig"`
 }
 
 // Extension defines model for Extension.
@@ -914,37 +933,49 @@ type Fabric struct {
 
 // FabricDetail defines model for FabricDetail.
 type FabricDetail struct {
-	Drift []struct {
-		EndedAt  *time.Time `json:"ended_at,omitempty"`
-		Onset    time.Time  `json:"onset"`
-		PortGUID string     `json:"port_guid"`
-		What     string     `json:"what"`
-	} `json:"drift"`
-	Fabric Fabric `json:"fabric"`
-	Links  []struct {
-		From     string `json:"from"`
-		FromPort *int   `json:"from_port,omitempty"`
-		To       string `json:"to"`
-		ToPort   *int   `json:"to_port,omitempty"`
-	} `json:"links"`
-	Partitions []struct {
-		ID      string `json:"id"`
-		LeaseID string `json:"lease_id"`
-		Members int    `json:"members"`
-		Pkey    string `json:"pkey"`
-		State   string `json:"state"`
-	} `json:"partitions"`
-	Switches []struct {
-		GUID  string `json:"guid"`
-		Level int    `json:"level"`
-		Name  string `json:"name"`
-		Pod   string `json:"pod"`
-	} `json:"switches"`
+	Drift      []FabricDrift     `json:"drift"`
+	Fabric     Fabric            `json:"fabric"`
+	Links      []FabricLink      `json:"links"`
+	Partitions []FabricPartition `json:"partitions"`
+	Switches   []FabricSwitch    `json:"switches"`
+}
+
+// FabricDrift defines model for FabricDrift.
+type FabricDrift struct {
+	EndedAt  *time.Time `json:"ended_at,omitempty"`
+	Onset    time.Time  `json:"onset"`
+	PortGUID string     `json:"port_guid"`
+	What     string     `json:"what"`
+}
+
+// FabricLink defines model for FabricLink.
+type FabricLink struct {
+	From     string `json:"from"`
+	FromPort int    `json:"from_port"`
+	To       string `json:"to"`
+	ToPort   int    `json:"to_port"`
 }
 
 // FabricList defines model for FabricList.
 type FabricList struct {
 	Items []Fabric `json:"items"`
+}
+
+// FabricPartition defines model for FabricPartition.
+type FabricPartition struct {
+	ID      string `json:"id"`
+	LeaseID string `json:"lease_id"`
+	Members int    `json:"members"`
+	Pkey    string `json:"pkey"`
+	State   string `json:"state"`
+}
+
+// FabricSwitch defines model for FabricSwitch.
+type FabricSwitch struct {
+	GUID  string `json:"guid"`
+	Level int    `json:"level"`
+	Name  string `json:"name"`
+	Pod   string `json:"pod"`
 }
 
 // FailurePolicy defines model for FailurePolicy.
@@ -984,6 +1015,15 @@ type InstanceTypeList struct {
 	Items []InstanceType `json:"items"`
 }
 
+// InventoryChange defines model for InventoryChange.
+type InventoryChange struct {
+	After      string    `json:"after"`
+	Before     string    `json:"before"`
+	ObservedAt time.Time `json:"observed_at"`
+	State      string    `json:"state"`
+	What       string    `json:"what"`
+}
+
 // Invoice defines model for Invoice.
 type Invoice struct {
 	CreatedAt   time.Time    `json:"created_at"`
@@ -1008,6 +1048,13 @@ type InvoiceState string
 // InvoiceList defines model for InvoiceList.
 type InvoiceList struct {
 	Items []Invoice `json:"items"`
+}
+
+// IsolationPort defines model for IsolationPort.
+type IsolationPort struct {
+	GUID   string `json:"guid"`
+	Joined bool   `json:"joined"`
+	Node   string `json:"node"`
 }
 
 // Lease defines model for Lease.
@@ -1081,6 +1128,13 @@ type LeaseEventList struct {
 	Items []LeaseEvent `json:"items"`
 }
 
+// LeaseGPU defines model for LeaseGPU.
+type LeaseGPU struct {
+	Bay   int    `json:"bay"`
+	Model string `json:"model"`
+	UUID  string `json:"uuid"`
+}
+
 // LeaseIsolation defines model for LeaseIsolation.
 type LeaseIsolation struct {
 	// Applies False: the instance type comes without InfiniBand
@@ -1088,13 +1142,9 @@ type LeaseIsolation struct {
 	Attestations []Attestation `json:"attestations"`
 
 	// Pkey Example: 0x0012
-	Pkey  *string `json:"pkey,omitempty"`
-	Ports []struct {
-		GUID   string `json:"guid"`
-		Joined bool   `json:"joined"`
-		Node   string `json:"node"`
-	} `json:"ports"`
-	State *string `json:"state,omitempty"`
+	Pkey  *string         `json:"pkey,omitempty"`
+	Ports []IsolationPort `json:"ports"`
+	State *string         `json:"state,omitempty"`
 }
 
 // LeaseList defines model for LeaseList.
@@ -1104,44 +1154,24 @@ type LeaseList struct {
 
 // LeaseMetrics defines model for LeaseMetrics.
 type LeaseMetrics struct {
-	Series []struct {
-		Device string `json:"device"`
-
-		// Metric Example: gpu_utilization_percent
-		Metric string `json:"metric"`
-		Node   string `json:"node"`
-		Points []struct {
-			At    time.Time `json:"at"`
-			Value float64   `json:"value"`
-		} `json:"points"`
-	} `json:"series"`
+	Series []MetricSeries `json:"series"`
 }
 
 // LeaseNode defines model for LeaseNode.
 type LeaseNode struct {
-	Access       *Access `json:"access,omitempty"`
-	AllocationID string  `json:"allocation_id"`
-	Gpus         []struct {
-		Bay   int    `json:"bay"`
-		Model string `json:"model"`
-		UUID  string `json:"uuid"`
-	} `json:"gpus"`
-	Leaf *string `json:"leaf,omitempty"`
+	Access       *Access    `json:"access,omitempty"`
+	AllocationID string     `json:"allocation_id"`
+	Gpus         []LeaseGPU `json:"gpus"`
+	Leaf         *string    `json:"leaf,omitempty"`
 
 	// Node The machine's name
-	Node     string `json:"node"`
-	Ordinal  int    `json:"ordinal"`
-	Progress struct {
-		Percent int    `json:"percent"`
-		Phase   string `json:"phase"`
-		State   string `json:"state"`
-		Step    string `json:"step"`
-	} `json:"progress"`
-	Reason string `json:"reason"`
-	Slots  struct {
-		From int `json:"from"`
-		To   int `json:"to"`
-	} `json:"slots"`
+	Node     string       `json:"node"`
+	Ordinal  int          `json:"ordinal"`
+	Progress NodeProgress `json:"progress"`
+	Reason   string       `json:"reason"`
+
+	// Slots Slots [from, to), eight to a GPU bay
+	Slots SlotRange      `json:"slots"`
 	State LeaseNodeState `json:"state"`
 }
 
@@ -1170,17 +1200,20 @@ type LeaseUsage struct {
 	Lines     []ChargeLine    `json:"lines"`
 }
 
+// LedgerEntry defines model for LedgerEntry.
+type LedgerEntry struct {
+	Account string `json:"account"`
+	Amount  Money  `json:"amount"`
+}
+
 // LedgerTransaction defines model for LedgerTransaction.
 type LedgerTransaction struct {
-	At      time.Time `json:"at"`
-	Entries []struct {
-		Account string `json:"account"`
-		Amount  Money  `json:"amount"`
-	} `json:"entries"`
-	ID      string  `json:"id"`
-	Kind    string  `json:"kind"`
-	LeaseID *string `json:"lease_id,omitempty"`
-	Memo    string  `json:"memo"`
+	At      time.Time     `json:"at"`
+	Entries []LedgerEntry `json:"entries"`
+	ID      string        `json:"id"`
+	Kind    string        `json:"kind"`
+	LeaseID *string       `json:"lease_id,omitempty"`
+	Memo    string        `json:"memo"`
 }
 
 // LedgerTransactionList defines model for LedgerTransactionList.
@@ -1208,6 +1241,22 @@ type MePaymentGateway string
 
 // MeRole defines model for Me.Role.
 type MeRole string
+
+// MetricPoint defines model for MetricPoint.
+type MetricPoint struct {
+	At    time.Time `json:"at"`
+	Value float64   `json:"value"`
+}
+
+// MetricSeries defines model for MetricSeries.
+type MetricSeries struct {
+	Device string `json:"device"`
+
+	// Metric Example: gpu_utilization_percent
+	Metric string        `json:"metric"`
+	Node   string        `json:"node"`
+	Points []MetricPoint `json:"points"`
+}
 
 // Money defines model for Money.
 type Money struct {
@@ -1239,50 +1288,61 @@ type Node struct {
 // NodeMode defines model for Node.Mode.
 type NodeMode string
 
+// NodeAllocation defines model for NodeAllocation.
+type NodeAllocation struct {
+	ID       string  `json:"id"`
+	LeaseID  *string `json:"lease_id,omitempty"`
+	Occupied Window  `json:"occupied"`
+	Purpose  string  `json:"purpose"`
+	Reason   string  `json:"reason"`
+
+	// Slots Slots [from, to), eight to a GPU bay
+	Slots SlotRange `json:"slots"`
+	State string    `json:"state"`
+}
+
 // NodeDetail defines model for NodeDetail.
 type NodeDetail struct {
-	Allocations []struct {
-		ID       string  `json:"id"`
-		LeaseID  *string `json:"lease_id,omitempty"`
-		Occupied Window  `json:"occupied"`
-		Purpose  string  `json:"purpose"`
-		Reason   string  `json:"reason"`
-		Slots    struct {
-			From int `json:"from"`
-			To   int `json:"to"`
-		} `json:"slots"`
-		State string `json:"state"`
-	} `json:"allocations"`
-	Changes []struct {
-		After      string    `json:"after"`
-		Before     string    `json:"before"`
-		ObservedAt time.Time `json:"observed_at"`
-		State      string    `json:"state"`
-		What       string    `json:"what"`
-	} `json:"changes"`
-	Gpus []struct {
-		Bay         int    `json:"bay"`
-		MemoryBytes int64  `json:"memory_bytes"`
-		Model       string `json:"model"`
-		PCIAddress  string `json:"pci_address"`
-		UUID        string `json:"uuid"`
-	} `json:"gpus"`
-	Node       Node        `json:"node"`
-	Operations []Operation `json:"operations"`
-	Ports      []struct {
-		Bay        *int    `json:"bay,omitempty"`
-		Device     string  `json:"device"`
-		GUID       string  `json:"guid"`
-		Rail       int     `json:"rail"`
-		RateGbps   int     `json:"rate_gbps"`
-		Switch     *string `json:"switch,omitempty"`
-		SwitchPort *int    `json:"switch_port,omitempty"`
-	} `json:"ports"`
+	Allocations []NodeAllocation  `json:"allocations"`
+	Changes     []InventoryChange `json:"changes"`
+	Gpus        []NodeGPU         `json:"gpus"`
+	Node        Node              `json:"node"`
+	Operations  []Operation       `json:"operations"`
+	Ports       []NodePort        `json:"ports"`
+}
+
+// NodeGPU defines model for NodeGPU.
+type NodeGPU struct {
+	Bay         int    `json:"bay"`
+	MemoryBytes int64  `json:"memory_bytes"`
+	Model       string `json:"model"`
+	PCIAddress  string `json:"pci_address"`
+	UUID        string `json:"uuid"`
 }
 
 // NodeList defines model for NodeList.
 type NodeList struct {
 	Items []Node `json:"items"`
+}
+
+// NodePort defines model for NodePort.
+type NodePort struct {
+	// Bay The GPU bay that it belongs to, absent when it serves the whole node
+	Bay        *int    `json:"bay,omitempty"`
+	Device     string  `json:"device"`
+	GUID       string  `json:"guid"`
+	Rail       int     `json:"rail"`
+	RateGbps   int     `json:"rate_gbps"`
+	Switch     *string `json:"switch,omitempty"`
+	SwitchPort *int    `json:"switch_port,omitempty"`
+}
+
+// NodeProgress defines model for NodeProgress.
+type NodeProgress struct {
+	Percent int    `json:"percent"`
+	Phase   string `json:"phase"`
+	State   string `json:"state"`
+	Step    string `json:"step"`
 }
 
 // NodeState defines model for NodeState.
@@ -1394,11 +1454,8 @@ type PriceVersion struct {
 
 // Problem defines model for Problem.
 type Problem struct {
-	Detail *string `json:"detail,omitempty"`
-	Errors *[]struct {
-		Detail  string `json:"detail"`
-		Pointer string `json:"pointer"`
-	} `json:"errors,omitempty"`
+	Detail *string         `json:"detail,omitempty"`
+	Errors *[]ProblemField `json:"errors,omitempty"`
 
 	// Facts Numbers and names that explain the refusal, e.g. available_minor, options.
 	Facts *map[string]interface{} `json:"facts,omitempty"`
@@ -1410,6 +1467,14 @@ type Problem struct {
 
 	// Type Stable, e.g. /problems/quote-expired
 	Type string `json:"type"`
+}
+
+// ProblemField defines model for ProblemField.
+type ProblemField struct {
+	Detail string `json:"detail"`
+
+	// Pointer A JSON pointer into the body, or /query/…, /header/…, /path/…
+	Pointer string `json:"pointer"`
 }
 
 // Progress defines model for Progress.
@@ -1568,6 +1633,12 @@ type SiteCreate struct {
 // SiteList defines model for SiteList.
 type SiteList struct {
 	Items []Site `json:"items"`
+}
+
+// SlotRange Slots [from, to), eight to a GPU bay
+type SlotRange struct {
+	From int `json:"from"`
+	To   int `json:"to"`
 }
 
 // Tags defines model for Tags.

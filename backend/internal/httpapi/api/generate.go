@@ -2,4 +2,4 @@
 // is written by hand but this comment; handlers are methods of httpapi's areas.
 package api
 
-//go:generate go tool -modfile=../../../../tools/go.mod oapi-codegen -config oapi-codegen.yaml ../openapi.yaml
+//go:generate go tool -modfile=../../../../tools/tools.mod oapi-codegen -config oapi-codegen.yaml ../openapi.yaml
