@@ -24,6 +24,7 @@ import (
 	"github.com/leasehold/leasehold/backend/internal/keys"
 	"github.com/leasehold/leasehold/backend/internal/pgtest"
 	"github.com/leasehold/leasehold/backend/internal/postgres"
+	"github.com/leasehold/leasehold/backend/overview"
 	"github.com/leasehold/leasehold/backend/tenant"
 )
 
@@ -69,6 +70,10 @@ func newWorld(t *testing.T, change ...func(*httpapi.Deps)) *world {
 	deps := httpapi.Deps{
 		Areas: httpapi.Areas{
 			Identity: httpapi.Identity{Tenants: w.tenants, Gateway: "test"},
+			Admin: httpapi.Admin{
+				Inventory: newInventory(w), Overview: overview.New(w.db, postgres.NewOverview(w.db), w.clock), Tenants: w.tenants,
+				Enroller: fakeEnroller{}, Doctor: fakeDoctor{}, Audit: audit.New(postgres.NewAuditEvents(w.db), w.clock),
+			},
 			System: httpapi.System{
 				Keys: registry, Log: slog.New(slog.DiscardHandler),
 				Checks: map[string]func(context.Context) error{"database": w.db.Ping, "migrations": w.db.CheckMigrations},
