@@ -89,7 +89,10 @@ func (o once) inside(c *gin.Context, op *operation, request idempotency.Request)
 func (o once) try(c *gin.Context, op *operation, request idempotency.Request) attempt {
 	outer, writer := c.Request, c.Writer
 	a := attempt{answer: newBuffer(writer)}
-	c.Writer.Header().Del("Retry-After") // of a try before
+	defer func() { c.Writer, c.Request = writer, outer }()         // after a panic as well, or its answer would be lost in the buffer
+	for _, name := range []string{"Content-Type", "Retry-After"} { // of a try before
+		writer.Header().Del(name)
+	}
 	a.err = o.tx.WithinTx(outer.Context(), func(ctx context.Context) error {
 		stored, found, err := o.keeper.Begin(ctx, request)
 		if err != nil {
@@ -111,7 +114,6 @@ func (o once) try(c *gin.Context, op *operation, request idempotency.Request) at
 		}
 		return o.keeper.Finish(ctx, request, answer)
 	})
-	c.Writer, c.Request = writer, outer
 	if errors.Is(a.err, errRefused) {
 		a.err = nil
 	}
@@ -145,26 +147,31 @@ func (o once) outside(c *gin.Context, op *operation, request idempotency.Request
 		return o.keeper.Claim(ctx, request)
 	})
 	if a.err == nil && a.replayed == nil {
-		writer := c.Writer
-		c.Writer = a.answer
-		c.Handler()(c)
-		c.Writer = writer
+		o.run(c, a.answer)
 		a.err = o.settle(c, op, request, a.answer)
 	}
 	a.deliver(c)
 }
 
-// settle keeps the answer of an effect outside. A refusal is kept as well, since the claim must not stand: the same request again is
-// told the same.
+// run runs the handler into the buffer.
+func (o once) run(c *gin.Context, answer *buffer) {
+	writer := c.Writer
+	defer func() { c.Writer = writer }()
+	c.Writer = answer
+	c.Handler()(c)
+}
+
+// settle keeps the answer of an effect outside, a refusal too: the same request again is told the same. After a failure of ours the
+// next request may try at once.
 func (o once) settle(c *gin.Context, op *operation, request idempotency.Request, answer *buffer) error {
+	ctx := context.WithoutCancel(c.Request.Context()) // the effect has happened, whether or not the client still listens
 	if answer.Status() >= http.StatusInternalServerError {
-		return nil // the claim stands, and the next request takes over when it is old
+		return o.tx.WithinTx(ctx, func(ctx context.Context) error { return o.keeper.Release(ctx, request) })
 	}
 	record, err := answer.record(op.secrets)
 	if err != nil {
 		return err
 	}
-	ctx := context.WithoutCancel(c.Request.Context()) // the effect has happened, whether or not the client still listens
 	return o.tx.WithinTx(ctx, func(ctx context.Context) error { return o.keeper.Finish(ctx, request, record) })
 }
 

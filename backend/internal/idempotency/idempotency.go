@@ -105,12 +105,23 @@ func (k *Keeper) Begin(ctx context.Context, r Request) (Answer, bool, error) {
 }
 
 // Claim notes that the effect is about to happen outside the transaction in ctx.
-func (k *Keeper) Claim(ctx context.Context, r Request) error { return k.Finish(ctx, r, Answer{}) }
+func (k *Keeper) Claim(ctx context.Context, r Request) error {
+	return k.save(ctx, r, Answer{}, k.clock.Now())
+}
+
+// Release gives a claim up whose effect failed: the next request under the key takes over at once.
+func (k *Keeper) Release(ctx context.Context, r Request) error {
+	return k.save(ctx, r, Answer{}, k.clock.Now().Add(-claimFor))
+}
 
 // Finish keeps the answer, which must hold no secret.
 func (k *Keeper) Finish(ctx context.Context, r Request, answer Answer) error {
+	return k.save(ctx, r, answer, k.clock.Now())
+}
+
+func (k *Keeper) save(ctx context.Context, r Request, answer Answer, at time.Time) error {
 	err := k.store.Save(ctx, Record{
-		Org: r.Org, Actor: r.Actor, Key: r.Key, Method: r.Method, Path: r.Path, BodyHash: r.hash(), Answer: answer, CreatedAt: k.clock.Now(),
+		Org: r.Org, Actor: r.Actor, Key: r.Key, Method: r.Method, Path: r.Path, BodyHash: r.hash(), Answer: answer, CreatedAt: at,
 	})
 	if err != nil {
 		return fmt.Errorf("keep idempotency key: %w", err)

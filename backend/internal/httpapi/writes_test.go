@@ -1,0 +1,116 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasehold/leasehold/backend/internal/httpapi"
+)
+
+// write is a request that succeeds, and one under the same key that differs from it.
+type write struct {
+	who         caller
+	path        string
+	body, other any
+	ifMatch     string
+}
+
+// writes are one good request for every operation that takes an Idempotency-Key; the test fails for an operation without one.
+func (m *matrix) writes() map[string]write {
+	key := m.ada.do(http.MethodPost, "/v1/api-keys", map[string]any{"name": "k", "scopes": []string{"market:read"}}).member("id")
+	sshKey := m.ada.do(http.MethodPost, "/v1/ssh-keys", map[string]any{"name": "k", "public_key": newPublicKey(m.t)}).member("id")
+	node := m.site("writes").String()
+	scopes := []string{"market:read"}
+	return map[string]write{
+		"deleteSession": {who: m.logIn(0), path: "/v1/sessions/current"},
+		"createProject": {who: m.ada, path: "/v1/projects", body: map[string]any{"name": "a"}, other: map[string]any{"name": "b"}},
+		"createAPIKey": {
+			who: m.ada, path: "/v1/api-keys", body: map[string]any{"name": "a", "scopes": scopes}, other: map[string]any{"name": "b", "scopes": scopes},
+		},
+		"deleteAPIKey": {who: m.ada, path: "/v1/api-keys/" + key},
+		"createSSHKey": {
+			who: m.ada, path: "/v1/ssh-keys", body: map[string]any{"name": "a", "public_key": newPublicKey(m.t)},
+			other: map[string]any{"name": "a", "public_key": newPublicKey(m.t)},
+		},
+		"deleteSSHKey": {who: m.ada, path: "/v1/ssh-keys/" + sshKey},
+		"adminCreateSite": {
+			who: m.olga, path: "/v1/admin/sites",
+			body:  map[string]any{"name": "s1", "region": "eu", "country": "DE", "provider_organization_id": m.seeded[2].Org.String()},
+			other: map[string]any{"name": "s2", "region": "eu", "country": "DE", "provider_organization_id": m.seeded[2].Org.String()},
+		},
+		"adminCreateEnrollmentToken": {
+			who: m.olga, path: "/v1/admin/enrollment-tokens", body: map[string]any{"site": "writes"}, other: map[string]any{"site": "writes", "max_uses": 9},
+		},
+		"adminSetNodeState": {
+			who: m.olga, path: "/v1/admin/nodes/" + node + "/state", ifMatch: `"1"`,
+			body: map[string]any{"state": "maintenance"}, other: map[string]any{"state": "quarantined", "reason": "x", "exit": "repair"},
+		},
+	}
+}
+
+func (w write) options(key string) []option {
+	options := []option{withKey(key)}
+	if w.ifMatch != "" {
+		options = append(options, withHeader("If-Match", w.ifMatch))
+	}
+	return options
+}
+
+func TestEveryWriteHappensOnceUnderItsKey(t *testing.T) {
+	t.Parallel()
+	m := newMatrix(t)
+	writes, checked := m.writes(), 0
+	for _, op := range m.operations {
+		if !op.Idempotent {
+			continue
+		}
+		w, ok := writes[op.ID]
+		if !ok {
+			m.requireNotBuilt(op)
+			continue
+		}
+		m.once(op, w)
+		checked++
+	}
+	t.Logf("%d writes: replayed, under another body, with a stale ETag; not built: %d", checked, len(m.pending))
+}
+
+// once sends the write with a stale ETag, rightly, again, and changed.
+func (m *matrix) once(op httpapi.Operation, w write) {
+	key := "once-" + op.ID
+	if op.IfMatch {
+		got := w.who.do(op.Method, w.path, w.body, withKey(key), withHeader("If-Match", `"999"`))
+		require.Equal(m.t, http.StatusPreconditionFailed, got.status, "%s: %s", op.ID, got.text())
+	}
+	first := w.who.do(op.Method, w.path, w.body, w.options(key)...)
+	require.Less(m.t, first.status, 300, "%s: %s", op.ID, first.text())
+	require.Empty(m.t, first.header.Get("Idempotency-Replayed"), op.ID)
+
+	again := w.who.do(op.Method, w.path, w.body, w.options(key)...)
+	require.Equal(m.t, first.status, again.status, "%s: %s", op.ID, again.text())
+	require.Equal(m.t, "true", again.header.Get("Idempotency-Replayed"), op.ID)
+	require.Equal(m.t, first.header.Get("ETag"), again.header.Get("ETag"), op.ID)
+	require.Equal(m.t, first.member("id"), again.member("id"), op.ID)
+
+	changed, path := w.other, w.path
+	if changed == nil {
+		path = m.path(op) // no body to change: another target then
+		if path == w.path {
+			return
+		}
+	}
+	requireProblem(m.t, w.who.do(op.Method, path, changed, w.options(key)...), http.StatusUnprocessableEntity, "idempotency-key-reused")
+}
+
+func (m *matrix) requireNotBuilt(op httpapi.Operation) {
+	m.pending[op.ID] = true
+	body := map[string]any{
+		"createQuote": map[string]any{"instance_type": "x", "instances": 1}, "createLease": map[string]any{"quote_id": "q", "ssh_key_ids": []string{"k"}},
+		"updateLease": map[string]any{}, "extendLease": map[string]any{"end": "2026-06-01T00:00:00Z"},
+		"createTopUp": map[string]any{"amount": map[string]any{"amount": 1, "currency": "USD"}},
+	}[op.ID]
+	got := m.caller(op).do(op.Method, m.path(op), body, withHeader("If-Match", `"1"`))
+	require.Equal(m.t, "not-built", got.code(), "%s has no good request in writes: %s", op.ID, got.text())
+}
