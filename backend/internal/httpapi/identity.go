@@ -65,7 +65,7 @@ func (i Identity) DeleteSession(ctx context.Context, _ api.DeleteSessionRequestO
 
 // cookie is the refresh cookie: no script can read it, no other site can send it, and only the session routes get it.
 func (i Identity) cookie(token string, ttl time.Duration) string {
-	cookie := http.Cookie{
+	cookie := http.Cookie{ //nolint:gosec // Secure is not for plain loopback, see SecureCookies
 		Name: refreshCookie, Value: token, Path: "/v1/sessions", MaxAge: int(ttl / time.Second), HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: i.SecureCookies,
 	}
 	if token == "" {

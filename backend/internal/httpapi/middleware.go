@@ -57,6 +57,8 @@ func newRequestID() string {
 }
 
 // setContext replaces the request's context, which is the one that handlers get.
+//
+//nolint:revive // whose context it is comes first here
 func setContext(c *gin.Context, ctx context.Context) { c.Request = c.Request.WithContext(ctx) }
 
 // accessLog writes one line a request: no query, no header, no body, since those may hold secrets.
@@ -94,7 +96,7 @@ func recoverPanics(log *slog.Logger) gin.HandlerFunc {
 				return
 			}
 			if cause == http.ErrAbortHandler { //nolint:errorlint,err113 // net/http compares it so
-				panic(cause)
+				panic(cause) //nolint:forbidigo // net/http cuts the connection then, which is what was wanted
 			}
 			log.ErrorContext(c.Request.Context(), "panic", slog.Any("cause", cause), slog.String("stack", string(debug.Stack())),
 				slog.String("request_id", RequestID(c.Request.Context())))

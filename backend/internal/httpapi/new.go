@@ -59,8 +59,9 @@ func New(ctx context.Context, d Deps) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	//nolint:contextcheck // middleware has its request's context, not that of the start
 	engine.Use(identify(), accessLog(d.Log, d.Clock, observe), recoverPanics(d.Log), securityHeaders())
-	d.routes(engine, all)
+	d.routes(engine, all) //nolint:contextcheck // as above
 	if err := documents(engine, document); err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func New(ctx context.Context, d Deps) (http.Handler, error) {
 	engine.NoMethod(func(c *gin.Context) {
 		refuse(c, &protocolError{status: http.StatusMethodNotAllowed, code: "method-not-allowed", detail: "the path exists, but not with this method"})
 	})
-	engine.NoRoute(pages(d.Portal))
+	engine.NoRoute(pages(d.Portal)) //nolint:contextcheck // as above
 	return engine, nil
 }
 

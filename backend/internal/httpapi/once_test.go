@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -29,10 +30,7 @@ type fakeTx struct {
 
 func (f *fakeTx) WithinTx(ctx context.Context, fn func(ctx context.Context) error) error {
 	f.began++
-	before := map[string]idempotency.Record{}
-	for k, v := range f.records {
-		before[k] = v
-	}
+	before := maps.Clone(f.records)
 	err := fn(ctx)
 	if err == nil {
 		err = f.commitErr
@@ -154,7 +152,7 @@ func TestAnAnswerWhoseCommitFailsIsNeverSent(t *testing.T) {
 
 func TestAPanicInAHandlerIsAnsweredPastTheBuffer(t *testing.T) {
 	t.Parallel()
-	b := newBench(false, func(int, *gin.Context) { panic("defect") })
+	b := newBench(false, func(int, *gin.Context) { panic("defect") }) //nolint:forbidigo // what the test is about
 	got := b.post("/x", "")
 	require.Equal(t, http.StatusInternalServerError, got.Code)
 	require.Equal(t, "application/problem+json", got.Header().Get("Content-Type"))
@@ -165,7 +163,8 @@ func TestAnEffectOutsideIsClaimedThenKept(t *testing.T) {
 	t.Parallel()
 	b := newBench(true, func(call int, c *gin.Context) {
 		if IdempotencyKey(c) == "" {
-			panic("the handler must know its key")
+			refuse(c, errors.New("the handler must know its key"))
+			return
 		}
 		created(call, c)
 	})
@@ -194,7 +193,7 @@ func TestAnEffectOutsideWhoseProcessDiedIsTakenOverInTime(t *testing.T) {
 	t.Parallel()
 	b := newBench(true, func(call int, c *gin.Context) {
 		if call == 1 {
-			panic("killed")
+			panic("killed") //nolint:forbidigo // what the test is about
 		}
 		created(call, c)
 	})

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"strconv"
 
@@ -57,9 +58,7 @@ func nextLink[K any](ctx context.Context, limit int, last K) (string, error) {
 	}
 	here := requestFrom(ctx)
 	query := url.Values{}
-	for name, values := range here.query {
-		query[name] = values
-	}
+	maps.Copy(query, here.query)
 	query.Set("cursor", cursor)
 	query.Set("limit", strconv.Itoa(limit))
 	return fmt.Sprintf("<%s?%s>; rel=\"next\"", here.path, query.Encode()), nil

@@ -68,6 +68,9 @@ func (s *eventStream) turn(w http.ResponseWriter, control *http.ResponseControll
 	}
 	for _, event := range events {
 		if err := event.write(w); err != nil {
+			if s.ctx.Err() != nil {
+				return true, nil
+			}
 			return true, err
 		}
 		s.after = max(s.after, event.ID)

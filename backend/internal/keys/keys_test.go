@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -137,10 +138,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		"sid": ids.Make[ids.Session]().String(), "org": ids.Make[ids.Org]().String(), "org_kind": "operator", "role": "owner",
 	}
 	forge := func(method jwt.SigningMethod, with any, change func(jwt.MapClaims)) string {
-		mine := jwt.MapClaims{}
-		for k, v := range body {
-			mine[k] = v
-		}
+		mine := maps.Clone(body)
 		change(mine)
 		token := jwt.NewWithClaims(method, mine)
 		token.Header["kid"] = kid
