@@ -46,7 +46,7 @@ func (t *turn) mustBeProved(ctx context.Context) error {
 // Witness has the lease's nodes read their own ports' tables: the second witness.
 func (s *Service) Witness(ctx context.Context, id ids.Lease, occasion Occasion) (Progress, error) {
 	if occasion == AfterRelease {
-		return s.step(ctx, id, "witness", lease.Releasing, func(ctx context.Context, t *turn) (Progress, error) {
+		return s.step(ctx, id, "witness", []lease.State{lease.Releasing}, func(ctx context.Context, t *turn) (Progress, error) {
 			return t.witness(ctx, occasion, t.onFabric(lease.Cleaning), t.Policy.UndoAttempts)
 		})
 	}
@@ -119,7 +119,7 @@ func (t *turn) refusals(ctx context.Context, occasion Occasion) (int, error) {
 // "isolated" asks for another round and in the end fails the lease; after it, it quarantines the nodes.
 func (s *Service) Attest(ctx context.Context, id ids.Lease, occasion Occasion) (Progress, error) {
 	if occasion == AfterRelease {
-		return s.step(ctx, id, "attest", lease.Releasing, func(ctx context.Context, t *turn) (Progress, error) {
+		return s.step(ctx, id, "attest", []lease.State{lease.Releasing}, func(ctx context.Context, t *turn) (Progress, error) {
 			return t.attestClear(ctx)
 		})
 	}

@@ -43,7 +43,7 @@ func (t *turn) deadline() time.Time {
 
 // provisioning is step for the way to a running lease: it asks for the lease's end where that is due.
 func (s *Service) provisioning(ctx context.Context, id ids.Lease, name string, fn func(ctx context.Context, t *turn) (Progress, error)) (Progress, error) {
-	return s.step(ctx, id, name, lease.Provisioning, func(ctx context.Context, t *turn) (Progress, error) {
+	return s.step(ctx, id, name, []lease.State{lease.Provisioning}, func(ctx context.Context, t *turn) (Progress, error) {
 		if ending := t.ending(); ending != nil {
 			return Progress{Ending: ending}, nil
 		}
@@ -65,31 +65,21 @@ func sooner(a, b time.Time) time.Time {
 // HandOver begins provisioning: each of the lease's slots passes from whoever had them before to this lease, which draws an epoch
 // that fences every earlier command on them. While an earlier allocation of any of the slots is not released, nothing is handed
 // over: the lease waits, visibly, until its deadline.
-//
-// It returns a Conflict fault, code "lease-state", when the lease is past provisioning.
 func (s *Service) HandOver(ctx context.Context, id ids.Lease) (Progress, error) {
-	var progress Progress
-	err := s.within(ctx, id, []lease.State{lease.Reserved, lease.Provisioning}, func(ctx context.Context, t *turn) error {
+	return s.step(ctx, id, "hand over", []lease.State{lease.Reserved, lease.Provisioning}, func(ctx context.Context, t *turn) (Progress, error) {
 		if early, err := t.tooEarly(ctx); err != nil || !early.IsZero() {
-			progress.LookAt = early
-			return err
+			return Progress{LookAt: early}, err
 		}
 		if t.lease.State == lease.Reserved {
 			if err := t.begin(ctx); err != nil {
-				return err
+				return Progress{}, err
 			}
 		}
-		if progress.Ending = t.ending(); progress.Ending != nil {
-			return nil
+		if ending := t.ending(); ending != nil {
+			return Progress{Ending: ending}, nil
 		}
-		var err error
-		progress, err = t.handOver(ctx)
-		return err
+		return t.handOver(ctx)
 	})
-	if err != nil {
-		return Progress{}, fmt.Errorf("hand over: %w", err)
-	}
-	return progress, nil
 }
 
 // tooEarly returns when a reserved lease's slots begin to be held for it, if that is still to come.
@@ -315,16 +305,9 @@ func (s *Service) Isolate(ctx context.Context, id ids.Lease) (Progress, error) {
 // Grant lets the tenant in: not before the lease's start, not before isolation was proved, and until its end as it stands. On an
 // active lease whose end has moved, the nodes are told the new end.
 func (s *Service) Grant(ctx context.Context, id ids.Lease) (Progress, error) {
-	var progress Progress
-	err := s.within(ctx, id, []lease.State{lease.Provisioning, lease.Active}, func(ctx context.Context, t *turn) error {
-		var err error
-		progress, err = t.grant(ctx)
-		return err
+	return s.step(ctx, id, "grant", []lease.State{lease.Provisioning, lease.Active}, func(ctx context.Context, t *turn) (Progress, error) {
+		return t.grant(ctx)
 	})
-	if err != nil {
-		return Progress{}, fmt.Errorf("grant: %w", err)
-	}
-	return progress, nil
 }
 
 func (t *turn) grant(ctx context.Context) (Progress, error) {
@@ -407,20 +390,12 @@ func (t *turn) put(ctx context.Context, a lease.Allocation) error {
 
 // Activate starts the clock, once every instance is open to its tenant.
 func (s *Service) Activate(ctx context.Context, id ids.Lease) (Progress, error) {
-	var progress Progress
-	err := s.within(ctx, id, []lease.State{lease.Provisioning, lease.Active}, func(ctx context.Context, t *turn) error {
+	return s.step(ctx, id, "activate", []lease.State{lease.Provisioning, lease.Active}, func(ctx context.Context, t *turn) (Progress, error) {
 		if t.lease.State == lease.Active {
-			progress = Progress{Done: true}
-			return nil
+			return Progress{Done: true}, nil
 		}
-		var err error
-		progress, err = t.activate(ctx)
-		return err
+		return t.activate(ctx)
 	})
-	if err != nil {
-		return Progress{}, fmt.Errorf("activate: %w", err)
-	}
-	return progress, nil
 }
 
 func (t *turn) activate(ctx context.Context) (Progress, error) {

@@ -103,7 +103,7 @@ func (t *turn) free(ctx context.Context, i Instance) error {
 
 // releasing is step for the way back.
 func (s *Service) releasing(ctx context.Context, id ids.Lease, name string, fn func(ctx context.Context, t *turn) (Progress, error)) (Progress, error) {
-	return s.step(ctx, id, name, lease.Releasing, fn)
+	return s.step(ctx, id, name, []lease.State{lease.Releasing}, fn)
 }
 
 // undo advances a step on the way back; nodes that fail it for good are quarantined and leave the set.

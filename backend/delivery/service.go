@@ -84,7 +84,7 @@ func (s *Service) within(ctx context.Context, id ids.Lease, states []lease.State
 			return err
 		}
 		if !slices.Contains(states, l.State) {
-			return fault.New(fault.Conflict, "lease-state", "the lease is %s by now", l.State)
+			return fault.New(fault.Conflict, movedOn, "the lease is %s by now", l.State)
 		}
 		instances, err := s.Work.Instances(ctx, id)
 		if err != nil {
@@ -94,19 +94,27 @@ func (s *Service) within(ctx context.Context, id ids.Lease, states []lease.State
 	})
 }
 
-// step is within for a step that reports progress.
-func (s *Service) step(ctx context.Context, id ids.Lease, name string, state lease.State, fn func(ctx context.Context, t *turn) (Progress, error)) (Progress, error) {
+// step is within for a step that reports progress. When somebody has moved the lease on, what is asked is to look again.
+func (s *Service) step(
+	ctx context.Context, id ids.Lease, name string, states []lease.State, fn func(ctx context.Context, t *turn) (Progress, error),
+) (Progress, error) {
 	var progress Progress
-	err := s.within(ctx, id, []lease.State{state}, func(ctx context.Context, t *turn) error {
+	err := s.within(ctx, id, states, func(ctx context.Context, t *turn) error {
 		var err error
 		progress, err = fn(ctx, t)
 		return err
 	})
+	if fault.CodeOf(err) == movedOn {
+		return Progress{Again: true}, nil
+	}
 	if err != nil {
 		return Progress{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return progress, nil
 }
+
+// movedOn is the code of the refusal to work on a lease in a state that the step is not for.
+const movedOn = "lease-state"
 
 // in returns the turn's instances in that state.
 func (t *turn) in(state lease.AllocationState) []Instance {

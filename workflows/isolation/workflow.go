@@ -36,14 +36,17 @@ func Isolate(ctx workflow.Context, in Input) error {
 }
 
 func sweep(ctx workflow.Context, in Input) (Work, error) {
-	var work Work
-	err := workflow.ExecuteLocalActivity(quick(ctx), (*Activities).Sweep, in.Fabric).Get(ctx, &work)
+	var (
+		work       Work
+		activities *Activities // nil: a workflow uses the methods' names only
+	)
+	err := workflow.ExecuteLocalActivity(quick(ctx), activities.Sweep, in.Fabric).Get(ctx, &work)
 	var application *temporal.ApplicationError
 	if err == nil || errors.As(err, &application) && application.NonRetryable() {
 		return work, err
 	}
 	workflow.GetLogger(ctx).Warn("a sweep has trouble and goes on patiently", "fabric", in.Fabric.String(), "error", err)
-	err = workflow.ExecuteActivity(patient(ctx), (*Activities).Sweep, in.Fabric).Get(ctx, &work)
+	err = workflow.ExecuteActivity(patient(ctx), activities.Sweep, in.Fabric).Get(ctx, &work)
 	return work, err
 }
 

@@ -17,6 +17,8 @@ type process struct {
 	lease  ids.Lease
 	nudges workflow.ReceiveChannel
 	began  time.Time
+	// activities is nil: a workflow uses the methods' names only.
+	activities *Activities
 }
 
 func newProcess(ctx workflow.Context, in Input) *process {

@@ -72,7 +72,7 @@ func (p *process) phase(ctx workflow.Context) (bool, error) {
 
 func (p *process) load(ctx workflow.Context) (delivery.Standing, error) {
 	var standing delivery.Standing
-	err := p.do(ctx, &standing, (*Activities).Load)
+	err := p.do(ctx, &standing, p.activities.Load)
 	return standing, err
 }
 
@@ -85,9 +85,9 @@ func (p *process) provision(ctx workflow.Context, standing delivery.Standing) er
 	case errors.Is(err, errAgain):
 		return nil // the next run starts from the first step
 	case errors.As(err, &ended):
-		return p.do(ctx, nil, (*Activities).Release, ended.ending)
+		return p.do(ctx, nil, p.activities.Release, ended.ending)
 	case refused(err) && (!refusedAs(err, fault.Conflict) || !workflow.Now(ctx).Before(standing.End)):
-		return p.do(ctx, nil, (*Activities).Release, delivery.Ending{Outcome: lease.FailedOutcome, Reason: reasonOf(err)})
+		return p.do(ctx, nil, p.activities.Release, delivery.Ending{Outcome: lease.FailedOutcome, Reason: reasonOf(err)})
 	default:
 		return err
 	}
@@ -96,28 +96,28 @@ func (p *process) provision(ctx workflow.Context, standing delivery.Standing) er
 // deliver is the way to a running lease. On bare metal the partition is joined while the service OS still runs, so isolation
 // needs not wait for the nodes' preparation. Nobody is let in before the start, nor before both witnesses agree.
 func (p *process) deliver(ctx workflow.Context) error {
-	if err := p.until(ctx, p.step((*Activities).HandOver)); err != nil {
+	if err := p.until(ctx, p.step(p.activities.HandOver)); err != nil {
 		return err
 	}
-	if err := p.until(ctx, p.step((*Activities).Prepare), p.step((*Activities).Isolate)); err != nil {
+	if err := p.until(ctx, p.step(p.activities.Prepare), p.step(p.activities.Isolate)); err != nil {
 		return err
 	}
 	if err := p.prove(ctx, delivery.BeforeActive); err != nil {
 		return err
 	}
-	if err := p.until(ctx, p.step((*Activities).Grant)); err != nil {
+	if err := p.until(ctx, p.step(p.activities.Grant)); err != nil {
 		return err
 	}
-	return p.until(ctx, p.step((*Activities).Activate))
+	return p.until(ctx, p.step(p.activities.Activate))
 }
 
 // prove has the second witness read its tables and compares it with the first, in as many rounds as delivery asks for.
 func (p *process) prove(ctx workflow.Context, occasion delivery.Occasion) error {
 	for {
-		if err := p.until(ctx, p.step((*Activities).Witness, occasion)); err != nil {
+		if err := p.until(ctx, p.step(p.activities.Witness, occasion)); err != nil {
 			return err
 		}
-		err := p.until(ctx, p.step((*Activities).Attest, occasion))
+		err := p.until(ctx, p.step(p.activities.Attest, occasion))
 		if !errors.Is(err, errAgain) {
 			return err
 		}
@@ -134,10 +134,10 @@ func (p *process) serve(ctx workflow.Context) error {
 			return err
 		}
 		if !workflow.Now(ctx).Before(standing.End) {
-			return p.do(ctx, nil, (*Activities).Release, delivery.Ending{})
+			return p.do(ctx, nil, p.activities.Release, delivery.Ending{})
 		}
 		// Access lasts as long as the lease: after an extension the nodes are told the new end.
-		access, err := p.step((*Activities).Grant)(ctx)
+		access, err := p.step(p.activities.Grant)(ctx)
 		if err != nil {
 			return err
 		}
@@ -161,12 +161,12 @@ func (p *process) keepAgenda(ctx workflow.Context, standing delivery.Standing, a
 	}
 	p.sleep(ctx, next)
 	if now = workflow.Now(ctx); !notice.IsZero() && !now.Before(notice) {
-		if err := p.try(ctx, (*Activities).Notify, remaining); err != nil {
+		if err := p.try(ctx, p.activities.Notify, remaining); err != nil {
 			return err
 		}
 	}
 	if !now.Before(accrual) && accrual.Before(standing.End) {
-		return p.try(ctx, (*Activities).Accrue, accrual)
+		return p.try(ctx, p.activities.Accrue, accrual)
 	}
 	return nil
 }
@@ -204,17 +204,21 @@ func nextAccrual(activeAt, now time.Time) time.Time {
 // ends with every node clean or quarantined; then the books are closed.
 func (p *process) release(ctx workflow.Context) error {
 	steps := []func() error{
-		func() error { return p.until(ctx, p.step((*Activities).Revoke)) },
-		func() error { return p.until(ctx, p.step((*Activities).Leave)) },
+		func() error { return p.until(ctx, p.step(p.activities.Revoke)) },
+		func() error { return p.until(ctx, p.step(p.activities.Leave)) },
 		func() error { return p.prove(ctx, delivery.AfterRelease) },
-		func() error { return p.until(ctx, p.step((*Activities).Wipe)) },
+		func() error { return p.until(ctx, p.step(p.activities.Wipe)) },
 	}
 	for _, step := range steps {
-		if err := p.orQuarantine(ctx, step()); err != nil {
+		err := p.orQuarantine(ctx, step())
+		if errors.Is(err, errAgain) {
+			return nil // somebody has moved the lease on; the next run sees where it is
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return p.do(ctx, nil, (*Activities).Settle)
+	return p.do(ctx, nil, p.activities.Settle)
 }
 
 // orQuarantine gives up cleaning the lease's nodes when a step back is refused as such. They stay off the market, with the reason.
@@ -222,7 +226,7 @@ func (p *process) orQuarantine(ctx workflow.Context, err error) error {
 	if !refused(err) || refusedAs(err, fault.Conflict) || refusedAs(err, fault.NotFound) {
 		return err
 	}
-	return p.do(ctx, nil, (*Activities).Quarantine, reasonOf(err))
+	return p.do(ctx, nil, p.activities.Quarantine, reasonOf(err))
 }
 
 // reasonOf returns the refusal's own words.

@@ -129,7 +129,7 @@ func (r *Reconciler) attempt(ctx context.Context, what string, do func() error) 
 // Compare starts a workflow for every live lease without one, and nudges every workflow whose lease is not live, which then looks at
 // the row and ends.
 func (r *Reconciler) Compare(ctx context.Context) error {
-	running, err := r.running(ctx) // first: a lease that begins in between is live and runs, or is started twice, which is harmless
+	running, err := r.Running(ctx) // first: a lease that begins in between is live and runs, or is started twice, which is harmless
 	if err != nil {
 		return err
 	}
@@ -156,8 +156,8 @@ func (r *Reconciler) Compare(ctx context.Context) error {
 	return nil
 }
 
-// running lists the leases whose workflow runs, as Temporal's visibility shows it, which may be some seconds old.
-func (r *Reconciler) running(ctx context.Context) (map[ids.Lease]bool, error) {
+// Running lists the leases whose workflow runs, as Temporal's visibility shows it, which may be some seconds old.
+func (r *Reconciler) Running(ctx context.Context) (map[ids.Lease]bool, error) {
 	found := map[ids.Lease]bool{}
 	request := &workflowservice.ListWorkflowExecutionsRequest{
 		PageSize: 1000, Query: fmt.Sprintf("WorkflowType = '%s' AND ExecutionStatus = 'Running'", leasing.WorkflowType),
