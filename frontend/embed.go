@@ -4,21 +4,20 @@ package frontend
 
 import (
 	"embed"
-	"fmt"
 	"io/fs"
 )
 
 //go:embed all:dist
 var dist embed.FS
 
-// Dist returns the built portal, with index.html at its top; nil when it was not built.
-func Dist() (fs.FS, error) {
+// Files returns the built portal, with index.html at its top; nil when it was not built.
+func Files() fs.FS {
 	built, err := fs.Sub(dist, "dist")
 	if err != nil {
-		return nil, fmt.Errorf("open portal: %w", err)
+		return nil // cannot be: the name is a good one
 	}
 	if _, err := fs.Stat(built, "index.html"); err != nil {
-		return nil, nil //nolint:nilerr,nilnil // not built: there is no portal to serve
+		return nil
 	}
-	return built, nil
+	return built
 }
