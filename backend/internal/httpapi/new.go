@@ -33,6 +33,9 @@ type Deps struct {
 	Metrics *prometheus.Registry
 	// Portal is the built front end, with index.html at its top; nil: none.
 	Portal fs.FS
+	// Pages are further pages by their path without the last element, e.g. the test gateway's stand-in for a bank. They set their own
+	// policy of content.
+	Pages map[string]http.Handler
 	// TrustedProxies are the addresses or networks whose X-Forwarded-For is believed; none by default.
 	TrustedProxies []string
 }
@@ -67,6 +70,9 @@ func New(ctx context.Context, d Deps) (http.Handler, error) {
 	}
 	if d.Metrics != nil {
 		engine.GET("/metrics", gin.WrapH(promhttp.HandlerFor(d.Metrics, promhttp.HandlerOpts{})))
+	}
+	for prefix, page := range d.Pages {
+		engine.Any(prefix+"/:page", limitBody(maxBody), sameOrigin(), gin.WrapH(page))
 	}
 	engine.NoMethod(func(c *gin.Context) {
 		refuse(c, &protocolError{status: http.StatusMethodNotAllowed, code: "method-not-allowed", detail: "the path exists, but not with this method"})

@@ -63,6 +63,19 @@ func TestThePortalHasItsPagesAndTheAPIItsProblems(t *testing.T) {
 	require.ElementsMatch(t, []string{"GET", "POST"}, strings.Split(wrong.header.Get("Allow"), ", "))
 }
 
+func TestFurtherPagesAreServedAndOnlyTheirOwnSiteMayPost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(d *httpapi.Deps) {
+		d.Pages = map[string]http.Handler{"/test-gateway/3ds": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte(r.Method + " " + r.URL.Path))
+		})}
+	})
+	require.Equal(t, "GET /test-gateway/3ds/pi_1", w.nobody().do(http.MethodGet, "/test-gateway/3ds/pi_1", nil).text())
+	require.Equal(t, "POST /test-gateway/3ds/pi_1", w.nobody().do(http.MethodPost, "/test-gateway/3ds/pi_1", nil).text())
+	requireProblem(t, w.nobody().do(http.MethodPost, "/test-gateway/3ds/pi_1", nil, withHeader("Sec-Fetch-Site", "cross-site")),
+		http.StatusForbidden, "cross-origin")
+}
+
 func TestDefectsNameThePlaceAndNeverTheValue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

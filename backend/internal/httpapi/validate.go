@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,6 +31,7 @@ func readBody() gin.HandlerFunc {
 			return
 		}
 		c.Set(bodyKey, body)
+		setContext(c, context.WithValue(c.Request.Context(), rawBodyKey{}, body))
 		c.Next()
 	}
 }
@@ -55,6 +57,14 @@ func takeBody(c *gin.Context, op *operation) ([]byte, error) {
 	c.Request.Body = io.NopCloser(bytes.NewReader(body))
 	c.Request.ContentLength = int64(len(body))
 	return body, nil
+}
+
+type rawBodyKey struct{}
+
+// rawBody returns the request's body as it was sent, for signatures over it.
+func rawBody(ctx context.Context) []byte {
+	body, _ := ctx.Value(rawBodyKey{}).([]byte)
+	return body
 }
 
 // bodyOf returns the request's body as it was sent.
