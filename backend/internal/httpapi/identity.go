@@ -60,7 +60,8 @@ func (i Identity) DeleteSession(ctx context.Context, _ api.DeleteSessionRequestO
 	if err := i.Tenants.LogOut(ctx); err != nil {
 		return nil, err
 	}
-	return api.DeleteSession204Response{Headers: api.DeleteSession204ResponseHeaders{SetCookie: i.cookie("", 0)}}, nil
+	gone := i.cookie("", 0)
+	return api.DeleteSession204Response{Headers: api.DeleteSession204ResponseHeaders{SetCookie: &gone}}, nil
 }
 
 // cookie is the refresh cookie: no script can read it, no other site can send it, and only the session routes get it.

@@ -190,6 +190,7 @@ func (c caller) do(method, path string, body any, options ...option) answer {
 	defer func() { require.NoError(c.w.t, response.Body.Close()) }()
 	raw, err := io.ReadAll(response.Body)
 	require.NoError(c.w.t, err)
+	require.NoError(c.w.t, httpapi.CheckAnswer(request, response.StatusCode, response.Header, raw))
 	return answer{status: response.StatusCode, header: response.Header, body: raw}
 }
 

@@ -1842,7 +1842,8 @@ export interface operations {
             /** @description Logged out */
             204: {
                 headers: {
-                    "Set-Cookie": string;
+                    /** @description Takes the refresh cookie away; a replay has none. */
+                    "Set-Cookie"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -3127,6 +3128,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
+            default: components["responses"]["Problem"];
         };
     };
     getReadiness: {
@@ -3156,6 +3158,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
+            default: components["responses"]["Problem"];
         };
     };
     getJWKS: {
@@ -3178,6 +3181,7 @@ export interface operations {
                     };
                 };
             };
+            default: components["responses"]["Problem"];
         };
     };
     getAttestationKeys: {
@@ -3200,6 +3204,7 @@ export interface operations {
                     };
                 };
             };
+            default: components["responses"]["Problem"];
         };
     };
 }
