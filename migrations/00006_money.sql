@@ -201,6 +201,12 @@ CREATE TABLE gateway_event (
     parked_reason text NOT NULL DEFAULT ''
 );
 
+-- What the built-in test gateway remembers; empty where Stripe is configured.
+CREATE TABLE test_gateway_intent (
+    ref  text PRIMARY KEY,
+    body jsonb NOT NULL
+);
+
 -- Gapless numbers, one row an issuer; locked by whoever finalizes.
 CREATE TABLE invoice_counter (
     issuer text PRIMARY KEY,
@@ -208,5 +214,5 @@ CREATE TABLE invoice_counter (
 );
 
 -- +goose Down
-DROP TABLE invoice_counter, gateway_event, payment, hold, ledger_balance, ledger_entry, ledger_tx, ledger_account, charge_line, invoice, rating_run, usage_interval, usage_event;
+DROP TABLE invoice_counter, test_gateway_intent, gateway_event, payment, hold, ledger_balance, ledger_entry, ledger_tx, ledger_account, charge_line, invoice, rating_run, usage_interval, usage_event;
 DROP FUNCTION ledger_tx_is_balanced();
