@@ -174,7 +174,8 @@ CREATE TABLE inventory_change (
 );
 CREATE INDEX inventory_change_pending ON inventory_change (node_id) WHERE state = 'pending';
 
--- One compressed chunk a node and minute: gzip of a JSON array of protocol samples.
+-- One compressed chunk a node and minute: gzip members one after the other, each a JSON array of protocol samples, so that a
+-- heartbeat appends without reading. Only written while the node is leased.
 CREATE TABLE metric_chunk (
     node_id uuid NOT NULL REFERENCES node,
     minute  timestamptz NOT NULL,
@@ -209,13 +210,14 @@ CREATE TABLE enrollment_token (
     created_at timestamptz NOT NULL
 );
 
--- Tokens of enrolment and result calls that were used; a replay finds its row.
+-- Tokens of result calls that were used; a replay finds its row.
 CREATE TABLE agent_jti (
     agent_id   uuid NOT NULL,
     jti        text NOT NULL,
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (agent_id, jti)
 );
+CREATE INDEX agent_jti_age ON agent_jti (expires_at);
 
 -- +goose Down
 DROP TABLE agent_jti, enrollment_token, agent, metric_chunk, inventory_change, node_condition, fabric_port, hca_port, gpu, node_liveness, node, link, switch, fabric, site;

@@ -126,7 +126,7 @@ CREATE TABLE step (
 
 CREATE TABLE operation (
     id            uuid PRIMARY KEY,
-    agent_id      uuid NOT NULL REFERENCES agent,
+    agent_id      uuid REFERENCES agent, -- NULL: there was no agent to ask; the operation has expired at once
     step_id       uuid REFERENCES step,
     lease_id      uuid REFERENCES lease,
     allocation_id uuid REFERENCES allocation,
@@ -148,10 +148,14 @@ CREATE TABLE operation (
     done_by       timestamptz NOT NULL, -- later: it is slow
     created_at    timestamptz NOT NULL,
     started_at    timestamptz,
-    finished_at   timestamptz
+    finished_at   timestamptz,
+    absorbed_at   timestamptz -- fabric agents: when what it observed was taken into the partitions
 );
 CREATE INDEX operation_agent_queue ON operation (agent_id, created_at) WHERE state IN ('queued', 'running');
 CREATE INDEX operation_step ON operation (step_id);
+CREATE INDEX operation_fabric ON operation (fabric_id, created_at) WHERE fabric_id IS NOT NULL;
+CREATE INDEX operation_pick_up ON operation (pick_up_by) WHERE state = 'queued';
+CREATE INDEX operation_done ON operation (done_by) WHERE state = 'running';
 CREATE INDEX operation_lease ON operation (lease_id, created_at);
 
 CREATE TABLE wipe_certificate (

@@ -10,6 +10,9 @@ CREATE TABLE partition (
     state          text NOT NULL CHECK (state IN ('desired', 'programmed', 'verified', 'draining', 'clear', 'quarantined', 'free')),
     clear_seen     integer NOT NULL DEFAULT 0, -- clean sweeps of all former members since it drained
     reusable_after timestamptz,
+    reason         text NOT NULL DEFAULT '', -- why it is not where it should be, in words; '': nothing is known to be wrong
+    -- The operation whose observation showed the present state: the first witness's word, with its signature.
+    witness_id     uuid REFERENCES operation,
     created_at     timestamptz NOT NULL,
     updated_at     timestamptz NOT NULL
 );
@@ -34,7 +37,7 @@ CREATE TABLE attestation (
     id           uuid PRIMARY KEY,
     org_id       uuid NOT NULL REFERENCES organization,
     lease_id     uuid NOT NULL REFERENCES lease,
-    partition_id uuid NOT NULL REFERENCES partition,
+    partition_id uuid REFERENCES partition, -- NULL: the lease ended before it had one
     occasion     text NOT NULL CHECK (occasion IN ('before_active', 'after_release', 'on_demand')),
     verdict      text NOT NULL CHECK (verdict IN ('isolated', 'not_isolated', 'unknown')),
     envelope     jsonb NOT NULL, -- in-toto statement in DSSE

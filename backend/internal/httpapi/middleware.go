@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	maxBody      = 1 << 20 // bytes
-	maxAgentBody = 8 << 20 // a large fabric's topology
+	maxBody      = 1 << 20  // bytes
+	maxAgentBody = 32 << 20 // what a sweep of a large fabric has read; each call has its own, mostly lower bound
 	// A request takes no longer than this; one that may wait for news has longPollTimeout, a stream has none.
 	requestTimeout  = 30 * time.Second
 	longPollTimeout = 75 * time.Second
