@@ -35,6 +35,7 @@ func (m *matrix) writes() map[string]write {
 			other: map[string]any{"name": "a", "public_key": newPublicKey(m.t)},
 		},
 		"deleteSSHKey": {who: m.ada, path: "/v1/ssh-keys/" + sshKey},
+		"createTopUp":  {who: m.ada, path: "/v1/billing/top-ups", body: topUp(500, "pm_card_visa"), other: topUp(600, "pm_card_visa")},
 		"adminCreateSite": {
 			who: m.olga, path: "/v1/admin/sites",
 			body:  map[string]any{"name": "s1", "region": "eu", "country": "DE", "provider_organization_id": m.seeded[2].Org.String()},
@@ -109,7 +110,6 @@ func (m *matrix) requireNotBuilt(op httpapi.Operation) {
 	body := map[string]any{
 		"createQuote": map[string]any{"instance_type": "x", "instances": 1}, "createLease": map[string]any{"quote_id": "q", "ssh_key_ids": []string{"k"}},
 		"updateLease": map[string]any{}, "extendLease": map[string]any{"end": "2026-06-01T00:00:00Z"},
-		"createTopUp": map[string]any{"amount": map[string]any{"amount": 1, "currency": "USD"}},
 	}[op.ID]
 	got := m.caller(op).do(op.Method, m.path(op), body, withHeader("If-Match", `"1"`))
 	require.Equal(m.t, "not-built", got.code(), "%s has no good request in writes: %s", op.ID, got.text())

@@ -41,8 +41,14 @@ func New(t *testing.T, feeBPS int) *World {
 	db, err := postgres.Open(t.Context(), database.URL, 16)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return On(t, db, database.Pool(t), feeBPS)
+}
+
+// On puts the world into a database that a test has already.
+func On(t *testing.T, db *postgres.DB, pool *pgxpool.Pool, feeBPS int) *World {
+	t.Helper()
 	w := &World{
-		DB: db, Pool: database.Pool(t), Provider: ids.Make[ids.Org](), Site: ids.Make[ids.Site](),
+		DB: db, Pool: pool, Provider: ids.Make[ids.Org](), Site: ids.Make[ids.Site](),
 		Type: ids.Make[ids.Instance](), Price: ids.Make[ids.Price](),
 	}
 	w.exec(t, `INSERT INTO organization (id, name, kind, platform_fee_bps, created_at) VALUES ($1, 'Provider', 'provider', $2, $3)`, w.Provider, feeBPS, Start)
