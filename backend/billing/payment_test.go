@@ -281,7 +281,7 @@ func TestAnIntentThatIsNotOursIsParked(t *testing.T) {
 	payment, err := d.TopUp(d.as(t, org), input(org, "k", "pm_card_threeDSecure2Required"))
 	require.NoError(t, err)
 	// Somebody edited the amount at the gateway.
-	_, err = d.Pool.Exec(t.Context(), `UPDATE test_gateway_intent SET body = jsonb_set(jsonb_set(body, '{intent,Amount,amount}', '999999'), '{intent,State}', '"succeeded"') WHERE ref = $1`, payment.Ref)
+	_, err = d.Pool.Exec(t.Context(), `UPDATE test_gateway_intent SET body = jsonb_set(jsonb_set(body, '{amount,amount}', '999999'), '{state}', '"succeeded"') WHERE ref = $1`, payment.Ref)
 	require.NoError(t, err)
 	edited, err := d.gateway.Intent(t.Context(), payment.Ref)
 	require.NoError(t, err)

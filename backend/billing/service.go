@@ -3,6 +3,7 @@ package billing
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/clock"
@@ -265,7 +266,7 @@ func (s *Service) charge(ctx context.Context, f metering.Facts, run metering.Run
 		Lease: f.Lease.ID, Type: lease.EventCharged, At: now,
 		Data: map[string]any{"amount_minor": gross.Minor, "currency": string(gross.Currency), "until": run.Until},
 	})
-	return append(prior[:len(prior):len(prior)], lines...), err
+	return append(slices.Clip(prior), lines...), err
 }
 
 // named finds the usage line that a correction names.

@@ -1,6 +1,7 @@
 package metering
 
 import (
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/lease"
@@ -15,14 +16,14 @@ func Forecast(f Facts, prior []Line, now time.Time) (money.Amount, error) {
 		return money.Amount{}, err
 	}
 	if s.active.IsZero() && s.stop.IsZero() {
-		f.Events = append(f.Events[:len(f.Events):len(f.Events)], lease.Event{Type: lease.EventActive, At: latest(s.start, now)})
+		f.Events = append(slices.Clip(f.Events), lease.Event{Type: lease.EventActive, At: latest(s.start, now)})
 	}
 	run, err := rate(f, prior, s.end, true)
 	if err != nil {
 		return money.Amount{}, err
 	}
 	sum := money.Of(0, f.Lease.Currency)
-	for _, line := range append(prior[:len(prior):len(prior)], run.Lines...) {
+	for _, line := range append(slices.Clip(prior), run.Lines...) {
 		sum = sum.Add(line.Gross())
 	}
 	return sum, nil

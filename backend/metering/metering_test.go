@@ -97,10 +97,10 @@ func sum(lines []metering.Line) (int64, int64) {
 	return net, tax
 }
 
-// gpuCost is what that many GPUs cost for that long.
-func gpuCost(t *testing.T, gpus int64, d time.Duration) int64 {
+// nodeCost is what a node of 8 GPUs costs for that long.
+func nodeCost(t *testing.T, d time.Duration) int64 {
 	t.Helper()
-	cost, err := money.Rate{Micros: 2_499_900, Currency: money.USD}.Cost(money.UnitMillis(gpus, d))
+	cost, err := money.Rate{Micros: 2_499_900, Currency: money.USD}.Cost(money.UnitMillis(8, d))
 	require.NoError(t, err)
 	return cost.Minor
 }
@@ -154,7 +154,7 @@ func TestLateDeliveryIsNotBilledAndNeitherIsGrace(t *testing.T) {
 		{metering.Grace, 2 * time.Hour, 125 * time.Minute},
 	}, shapes(t, run.Intervals, w.Allocations[0].ID))
 	net, _ := sum(run.Lines)
-	require.Equal(t, gpuCost(t, 8, 110*time.Minute), net)
+	require.Equal(t, nodeCost(t, 110*time.Minute), net)
 }
 
 func TestAccessBeforeTheStartIsFree(t *testing.T) {
@@ -206,10 +206,10 @@ func TestAnOutageThatNobodyEndedLastsUntilTheLeaseEnds(t *testing.T) {
 	w := lasting(2*time.Hour, 1).happens(0, lease.EventActive, nil)
 	w.happens(time.Hour, lease.EventOutageBegan, map[string]any{"allocation": w.Allocations[0].ID.String()})
 	net, _ := sum(w.accrue(t, 90*time.Minute).Lines)
-	require.Equal(t, gpuCost(t, 8, time.Hour), net)
+	require.Equal(t, nodeCost(t, time.Hour), net)
 	w.over(2*time.Hour, lease.FailedOutcome)
 	net, _ = sum(w.settle(t).Lines)
-	require.Equal(t, gpuCost(t, 8, time.Hour), net)
+	require.Equal(t, nodeCost(t, time.Hour), net)
 }
 
 func TestAReplacementIsBilledFromItsOwnDelivery(t *testing.T) {
@@ -226,7 +226,7 @@ func TestAReplacementIsBilledFromItsOwnDelivery(t *testing.T) {
 	require.Equal(t, []shape{{metering.Billable, 0, 2 * time.Hour}, {metering.Outage, 2 * time.Hour, 3 * time.Hour}}, shapes(t, run.Intervals, left.ID))
 	require.Equal(t, []shape{{metering.Outage, 3 * time.Hour, 4 * time.Hour}, {metering.Billable, 4 * time.Hour, 10 * time.Hour}}, shapes(t, run.Intervals, came.ID))
 	net, _ := sum(run.Lines)
-	require.Equal(t, gpuCost(t, 8, 18*time.Hour), net)
+	require.Equal(t, nodeCost(t, 18*time.Hour), net)
 }
 
 func TestANodeReplacedBeforeDeliveryIsJustNotDeliveredYet(t *testing.T) {
@@ -281,7 +281,7 @@ func TestAnExtensionIsChargedAtItsOwnPrice(t *testing.T) {
 	require.Equal(t, at(2*time.Hour), run.Lines[1].From)
 	require.Equal(t, at(5*time.Hour), run.Lines[1].To)
 	net, _ := sum(append(early.Lines, run.Lines...))
-	require.Equal(t, gpuCost(t, 8, 2*time.Hour)+7_200, net)
+	require.Equal(t, nodeCost(t, 2*time.Hour)+7_200, net)
 }
 
 func TestAnEarlyEndChargesThePartThatIsNotGivenBack(t *testing.T) {
@@ -364,14 +364,14 @@ func TestFactsThatShrinkAfterwardsAreCorrectedByName(t *testing.T) {
 	fix := second.Lines[0]
 	require.Equal(t, metering.Correction, fix.Kind)
 	require.Equal(t, 1, fix.Corrects)
-	require.Equal(t, gpuCost(t, 8, 70*time.Minute)-gpuCost(t, 8, 2*time.Hour), fix.Amount.Minor)
+	require.Equal(t, nodeCost(t, 70*time.Minute)-nodeCost(t, 2*time.Hour), fix.Amount.Minor)
 	require.Equal(t, new(big.Int).Neg(money.UnitMillis(8, 50*time.Minute)), fix.Quantity)
 	require.Negative(t, fix.Tax.Minor)
 	w.over(4*time.Hour, lease.Completed)
 	lines := append(first.Lines, second.Lines...)
 	lines = append(lines, w.settle(t, lines...).Lines...)
 	net, _ := sum(lines)
-	require.Equal(t, gpuCost(t, 8, 190*time.Minute), net)
+	require.Equal(t, nodeCost(t, 190*time.Minute), net)
 }
 
 func TestTheTwentyNinthOfFebruaryIsADay(t *testing.T) {

@@ -51,10 +51,10 @@ func New(config Config) *Gateway {
 	}
 	backend := &stripe.BackendConfig{
 		HTTPClient: config.HTTPClient, LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull},
-		EnableTelemetry: stripe.Bool(false), MaxNetworkRetries: stripe.Int64(0), // the domain tries again, with the same key
+		EnableTelemetry: new(false), MaxNetworkRetries: new(int64(0)), // the domain tries again, with the same key
 	}
 	if config.BaseURL != "" {
-		backend.URL = stripe.String(config.BaseURL)
+		backend.URL = new(config.BaseURL)
 	}
 	return &Gateway{
 		intents: paymentintent.Client{B: stripe.GetBackendWithConfig(stripe.APIBackend, backend), Key: config.SecretKey}, config: config,
@@ -72,11 +72,11 @@ func (g *Gateway) live() bool {
 // Charge implements billing.Gateway.
 func (g *Gateway) Charge(ctx context.Context, c billing.Charge) (billing.Intent, error) {
 	params := &stripe.PaymentIntentParams{
-		Amount: stripe.Int64(c.Amount.Minor), Currency: stripe.String(strings.ToLower(string(c.Amount.Currency))), Confirm: stripe.Bool(true),
-		PaymentMethod: stripe.String(c.Method), PaymentMethodTypes: stripe.StringSlice([]string{"card"}), Description: stripe.String(c.Memo),
+		Amount: new(c.Amount.Minor), Currency: new(strings.ToLower(string(c.Amount.Currency))), Confirm: new(true),
+		PaymentMethod: new(c.Method), PaymentMethodTypes: stripe.StringSlice([]string{"card"}), Description: new(c.Memo),
 	}
 	if g.config.ReturnURL != "" {
-		params.ReturnURL = stripe.String(g.config.ReturnURL)
+		params.ReturnURL = new(g.config.ReturnURL)
 	}
 	params.Context = ctx
 	params.SetIdempotencyKey(c.Key)
@@ -109,7 +109,7 @@ func (g *Gateway) Find(ctx context.Context, effectKey string, since time.Time) (
 	const skew = 5 * time.Minute // between Stripe's clock and ours
 	params := &stripe.PaymentIntentListParams{CreatedRange: &stripe.RangeQueryParams{GreaterThanOrEqual: since.Add(-skew).Unix()}}
 	params.Context = ctx
-	params.Limit = stripe.Int64(100)
+	params.Limit = new(int64(100))
 	list := g.intents.List(params)
 	for list.Next() {
 		if pi := list.PaymentIntent(); pi.Metadata[metaEffect] == effectKey {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -49,9 +50,7 @@ func paymentIntent(status string, more object) object {
 	pi := object{
 		"id": "pi_1", "object": "payment_intent", "status": status, "amount": 2_500, "currency": "usd", "metadata": object{"leasehold_effect": "top_up:1"},
 	}
-	for k, v := range more {
-		pi[k] = v
-	}
+	maps.Copy(pi, more)
 	return pi
 }
 

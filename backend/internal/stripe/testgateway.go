@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold/leasehold/backend/billing"
 	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/money"
 )
 
 // Vault keeps the test gateway's intents, so that several processes and a restart see the same.
@@ -45,8 +46,17 @@ func NewTestGateway(vault Vault, secret, pageURL string) *TestGateway {
 
 // testIntent is an intent as the vault keeps it.
 type testIntent struct {
-	Intent billing.Intent `json:"intent"`
-	Method string         `json:"method"`
+	Ref       string               `json:"ref"`
+	EffectKey string               `json:"effect_key"`
+	Amount    money.Amount         `json:"amount"`
+	Method    string               `json:"method"`
+	State     billing.PaymentState `json:"state"`
+	ActionURL string               `json:"action_url"`
+	Failure   string               `json:"failure"`
+}
+
+func (i testIntent) intent() billing.Intent {
+	return billing.Intent{Ref: i.Ref, EffectKey: i.EffectKey, Amount: i.Amount, State: i.State, ActionURL: i.ActionURL, Failure: i.Failure}
 }
 
 // Name implements billing.Gateway.
@@ -58,17 +68,17 @@ func (g *TestGateway) Charge(ctx context.Context, c billing.Charge) (billing.Int
 	if !known {
 		return billing.Intent{}, fault.New(fault.Invalid, "payment-refused", "No such PaymentMethod: '%s'", c.Method).At("/payment_method", "was refused")
 	}
-	wanted := testIntent{Method: c.Method, Intent: billing.Intent{
-		Ref: testRef(c.Key), EffectKey: c.EffectKey, Amount: c.Amount, State: leads.state, Failure: leads.failure,
-	}}
+	wanted := testIntent{
+		Ref: testRef(c.Key), EffectKey: c.EffectKey, Amount: c.Amount, Method: c.Method, State: leads.state, Failure: leads.failure,
+	}
 	if leads.state == billing.PaymentRequiresAction {
-		wanted.Intent.ActionURL = g.pageURL + wanted.Intent.Ref
+		wanted.ActionURL = g.pageURL + wanted.Ref
 	}
 	body, err := json.Marshal(wanted)
 	if err != nil {
 		return billing.Intent{}, fmt.Errorf("encode intent: %w", err)
 	}
-	body, err = g.vault.Keep(ctx, wanted.Intent.Ref, body)
+	body, err = g.vault.Keep(ctx, wanted.Ref, body)
 	if err != nil {
 		return billing.Intent{}, fmt.Errorf("keep intent: %w", err)
 	}
@@ -76,10 +86,10 @@ func (g *TestGateway) Charge(ctx context.Context, c billing.Charge) (billing.Int
 	if err != nil {
 		return billing.Intent{}, err
 	}
-	if kept.Intent.EffectKey != c.EffectKey || kept.Intent.Amount != c.Amount || kept.Method != c.Method {
+	if kept.EffectKey != c.EffectKey || kept.Amount != c.Amount || kept.Method != c.Method {
 		return billing.Intent{}, fmt.Errorf("charge %s: the key was used with other parameters", c.Key) // as Stripe refuses it
 	}
-	return kept.Intent, nil
+	return kept.intent(), nil
 }
 
 // testRef is the same for the same key on every process.
@@ -98,7 +108,7 @@ func (g *TestGateway) Intent(ctx context.Context, ref string) (billing.Intent, e
 		return billing.Intent{}, errNoIntent()
 	}
 	kept, err := readTestIntent(body)
-	return kept.Intent, err
+	return kept.intent(), err
 }
 
 func readTestIntent(body []byte) (testIntent, error) {
@@ -136,17 +146,17 @@ func (g *TestGateway) Authenticate(ctx context.Context, ref string, well bool) (
 	if err != nil {
 		return billing.Intent{}, err
 	}
-	if kept.Intent.State != billing.PaymentRequiresAction {
+	if kept.State != billing.PaymentRequiresAction {
 		return billing.Intent{}, fault.New(fault.Conflict, "no-action-required", "the payment does not wait for you")
 	}
-	kept.Intent.State, kept.Intent.ActionURL = billing.PaymentSucceeded, ""
+	kept.State, kept.ActionURL = billing.PaymentSucceeded, ""
 	if !well {
-		kept.Intent.State, kept.Intent.Failure = billing.PaymentFailed, "We are unable to authenticate your payment method."
+		kept.State, kept.Failure = billing.PaymentFailed, "We are unable to authenticate your payment method."
 	}
 	if body, err = json.Marshal(kept); err != nil {
 		return billing.Intent{}, fmt.Errorf("encode intent: %w", err)
 	}
-	return kept.Intent, g.vault.Replace(ctx, ref, body)
+	return kept.intent(), g.vault.Replace(ctx, ref, body)
 }
 
 // Event implements billing.Gateway.
