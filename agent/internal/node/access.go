@@ -1,0 +1,62 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/leasehold/leasehold/agent/internal/access"
+	"github.com/leasehold/leasehold/agent/internal/operation"
+	"github.com/leasehold/leasehold/agent/protocol"
+)
+
+// grant lets the lease's people in, once its place is ready.
+func (n *Node) grant(ctx context.Context, op protocol.Operation, progress step) (operation.Outcome, error) {
+	var spec protocol.GrantSpec
+	if err := decode(op, &spec); err != nil {
+		return operation.Outcome{}, err
+	}
+	if n.cfg.Access == nil || n.cfg.Runtime == nil {
+		return operation.Outcome{}, refuse(CodeUnsupported, "this host has no access driver")
+	}
+	t, found := n.Tenancy(spec.LeaseID)
+	if !found || t.State == Preparing {
+		return operation.Outcome{}, refuse(CodeNotPrepared, "lease %q has no prepared place on this node", spec.LeaseID)
+	}
+	// Recorded before anybody can come in: from here on the slots count as written to.
+	if err := firstError(n.moveTo(t, InUse), n.cfg.Enter(ctx, t)); err != nil {
+		return operation.Outcome{}, fmt.Errorf("grant to lease %s: %w", spec.LeaseID, err)
+	}
+	progress(50, "keys")
+	evidence, err := n.cfg.Access.Grant(ctx, access.Grant{LeaseID: spec.LeaseID, User: spec.User, Keys: spec.AuthorizedKeys, NotAfter: spec.NotAfter})
+	if errors.Is(err, access.ErrInvalid) {
+		return operation.Outcome{}, refuse(CodeInvalidSpec, "%v", err)
+	}
+	if err != nil {
+		return operation.Outcome{}, err
+	}
+	return operation.Outcome{Evidence: evidence}, nil
+}
+
+// revoke shuts the lease's people out, and shows that they are.
+func (n *Node) revoke(ctx context.Context, op protocol.Operation, progress step) (operation.Outcome, error) {
+	var spec protocol.RevokeSpec
+	if err := decode(op, &spec); err != nil {
+		return operation.Outcome{}, err
+	}
+	if spec.LeaseID == "" {
+		return operation.Outcome{}, refuse(CodeInvalidSpec, "revoke names no lease")
+	}
+	if n.cfg.Access == nil {
+		return operation.Outcome{}, refuse(CodeUnsupported, "this host has no access driver")
+	}
+	progress(20, "sessions")
+	evidence, err := n.cfg.Access.Revoke(ctx, spec.LeaseID)
+	if err != nil {
+		return operation.Outcome{Evidence: evidence}, err
+	}
+	if !evidence.LoginRefused {
+		return operation.Outcome{Evidence: evidence}, postpone(CodeLoginPossible, "a log-in for lease %s still works", spec.LeaseID)
+	}
+	return operation.Outcome{Evidence: evidence}, nil
+}
