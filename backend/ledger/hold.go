@@ -59,30 +59,34 @@ func (s *Service) Hold(ctx context.Context, lease ids.Lease, org ids.Org, amount
 		return fault.New(fault.Invalid, "amount-negative", "a hold is zero or more")
 	}
 	return s.within(ctx, "hold", func(ctx context.Context) error {
-		balance, err := s.store.Lock(ctx, org, amount.Currency)
-		if err != nil {
-			return err
-		}
-		switch before, err := s.store.Hold(ctx, lease); {
-		case err == nil && before.Org == org && before.Amount == amount:
-			return nil
-		case err == nil:
-			return fault.New(fault.Conflict, "hold-differs", "the lease is held with %s", before.Amount)
-		case !fault.Is(err, fault.NotFound):
-			return err
-		}
-		if balance.Available().Minor < amount.Minor {
-			return insufficient(balance.Available(), amount)
-		}
-		none := money.Of(0, amount.Currency)
-		hold := Hold{
-			ID: ids.Make[ids.Hold](), Org: org, Lease: lease, Amount: amount, Captured: none, Released: none, CreatedAt: s.clock.Now(),
-		}
-		if err := s.store.InsertHold(ctx, hold); err != nil {
-			return err
-		}
-		return s.postHold(ctx, hold, amount)
+		return s.store.AsPlatform(ctx, func(ctx context.Context) error { return s.hold(ctx, lease, org, amount) })
 	})
+}
+
+func (s *Service) hold(ctx context.Context, lease ids.Lease, org ids.Org, amount money.Amount) error {
+	balance, err := s.store.Lock(ctx, org, amount.Currency)
+	if err != nil {
+		return err
+	}
+	switch before, err := s.store.Hold(ctx, lease); {
+	case err == nil && before.Org == org && before.Amount == amount:
+		return nil
+	case err == nil:
+		return fault.New(fault.Conflict, "hold-differs", "the lease is held with %s", before.Amount)
+	case !fault.Is(err, fault.NotFound):
+		return err
+	}
+	if balance.Available().Minor < amount.Minor {
+		return insufficient(balance.Available(), amount)
+	}
+	none := money.Of(0, amount.Currency)
+	hold := Hold{
+		ID: ids.Make[ids.Hold](), Org: org, Lease: lease, Amount: amount, Captured: none, Released: none, CreatedAt: s.clock.Now(),
+	}
+	if err := s.store.InsertHold(ctx, hold); err != nil {
+		return err
+	}
+	return s.postHold(ctx, hold, amount)
 }
 
 // Raise adds to a lease's hold, for an extension. Its effect happens once only together with the caller's own unique row (the
@@ -169,17 +173,17 @@ func captureTx(hold Hold, charge Charge) Tx {
 // Release gives the rest of a hold back to cash and closes it. A closed hold stays as it is.
 func (s *Service) Release(ctx context.Context, lease ids.Lease) error {
 	return s.onHold(ctx, "release hold", lease, func(ctx context.Context, hold Hold, _ Balance) error {
-		return s.release(ctx, &hold)
+		return s.release(ctx, hold)
 	})
 }
 
-func (s *Service) release(ctx context.Context, hold *Hold) error {
+func (s *Service) release(ctx context.Context, hold Hold) error {
 	if hold.Closed() {
 		return nil
 	}
 	rest, c := hold.Remaining(), hold.Amount.Currency
 	hold.Released, hold.ClosedAt = hold.Released.Add(rest), s.clock.Now()
-	if err := s.store.UpdateHold(ctx, *hold); err != nil {
+	if err := s.store.UpdateHold(ctx, hold); err != nil {
 		return err
 	}
 	if rest.IsZero() {
@@ -188,21 +192,6 @@ func (s *Service) release(ctx context.Context, hold *Hold) error {
 	return s.post(ctx, Tx{
 		Org: hold.Org, Kind: ReleaseTx, Lease: hold.Lease, Reference: "release:" + hold.Lease.String(), Memo: "Released from a lease",
 		Entries: move(customers(hold.Org, Held, c), customers(hold.Org, Cash, c), rest),
-	})
-}
-
-// Cancel captures keep, untaxed, and releases the rest. Where there is something to keep, billing.Service.Cancel is the one to
-// call: it writes the charge line and its tax as well.
-func (s *Service) Cancel(ctx context.Context, lease ids.Lease, keep money.Amount) error {
-	return s.onHold(ctx, "cancel hold", lease, func(ctx context.Context, hold Hold, _ Balance) error {
-		if hold.Closed() && hold.Captured == keep {
-			return nil
-		}
-		fee := Charge{Reference: "capture:" + lease.String() + ":cancel", Net: keep, Tax: money.Of(0, keep.Currency), Memo: "Cancellation fee"}
-		if err := s.capture(ctx, &hold, []Charge{fee}); err != nil {
-			return err
-		}
-		return s.release(ctx, &hold)
 	})
 }
 

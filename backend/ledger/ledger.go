@@ -17,6 +17,9 @@ type Transactor interface {
 
 // Store keeps the books. All methods want the transaction in ctx.
 type Store interface {
+	// AsPlatform runs fn in the platform's role within the transaction, for a posting of several steps: each write steps into that
+	// role anyway, and one step there and back saves round trips.
+	AsPlatform(ctx context.Context, fn func(ctx context.Context) error) error
 	// Lock reads an organization's balances in one currency, opening its accounts when they are new, and keeps them locked until
 	// the transaction ends. It returns a Conflict fault for an organization that does not exist.
 	Lock(ctx context.Context, org ids.Org, currency money.Currency) (Balance, error)

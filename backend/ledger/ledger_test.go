@@ -196,19 +196,6 @@ func TestAHoldIsNeverExceededNorTouchedAfterItClosed(t *testing.T) {
 	require.Equal(t, "hold-not-found", fault.CodeOf(b.Release(t.Context(), b.lease(t, org))))
 }
 
-func TestCancellingKeepsTheFeeAndGivesBackTheRest(t *testing.T) {
-	t.Parallel()
-	b := open(t)
-	org := b.customer(t, 1_000, 0)
-	l := b.lease(t, org)
-	require.NoError(t, b.Hold(t.Context(), l, org, usd(800)))
-	for range 2 {
-		require.NoError(t, b.Cancel(t.Context(), l, usd(300)))
-		b.has(t, org, 700, 0)
-	}
-	require.Error(t, b.Cancel(t.Context(), l, usd(200)))
-}
-
 func TestOfManyBookingsAfterTheLastHundredDollarsExactlyOneWins(t *testing.T) {
 	t.Parallel()
 	b := open(t)

@@ -23,6 +23,11 @@ func NewLedger(db *DB) *Ledger { return &Ledger{db: db} }
 
 var _ ledger.Store = (*Ledger)(nil)
 
+// AsPlatform implements ledger.Store.
+func (s *Ledger) AsPlatform(ctx context.Context, fn func(ctx context.Context) error) error {
+	return s.db.asPlatform(ctx, fn)
+}
+
 // accountID is the same for the same account on every process and machine, so that no posting has to look one up.
 func accountID(a ledger.Account) [16]byte {
 	org := a.Org.UUID()

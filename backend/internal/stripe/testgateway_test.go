@@ -59,6 +59,12 @@ func TestTestCardsDoWhatStripeDocuments(t *testing.T) {
 	require.True(t, fault.Is(err, fault.NotFound))
 }
 
+func TestWithoutAKeyNoRealMoneyMoves(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "test", stripe.Choose(stripe.Config{}, newTestGateway()).Name())
+	require.Equal(t, "stripe", stripe.Choose(stripe.Config{SecretKey: "sk_test_x"}, newTestGateway()).Name())
+}
+
 func TestTheSameKeyIsTheSamePayment(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway()
