@@ -1,0 +1,96 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/fabric"
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/fleet"
+	"github.com/leasehold/leasehold/backend/ids"
+)
+
+type sweepRow struct {
+	Operation operationRow `gorm:"embedded"`
+	Attempt   int
+}
+
+func toSweep(r sweepRow) fabric.Sweep {
+	return fabric.Sweep{Operation: toOperation(r.Operation), Attempt: r.Attempt}
+}
+
+const sweepsQuery = "SELECT o.*, s.attempt FROM operation o JOIN step s ON s.id = o.step_id WHERE "
+
+func (s *Isolation) sweeps(ctx context.Context, rest string, args ...any) ([]fabric.Sweep, error) {
+	rows, err := scan[sweepRow](ctx, s.db, sweepsQuery+rest, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read operations: %w", err)
+	}
+	return each(rows, toSweep), nil
+}
+
+// Sweeps implements fabric.Partitions.
+func (s *Isolation) Sweeps(ctx context.Context, id ids.Fabric, limit int) ([]fabric.Sweep, error) {
+	return s.sweeps(ctx, "o.fabric_id = ? AND s.fabric_id = o.fabric_id ORDER BY o.created_at DESC, o.id DESC LIMIT ?", id, limit)
+}
+
+// Unabsorbed implements fabric.Partitions.
+func (s *Isolation) Unabsorbed(ctx context.Context, id ids.Fabric) ([]fabric.Sweep, error) {
+	return s.sweeps(ctx, "o.fabric_id = ? AND s.fabric_id = o.fabric_id AND o.absorbed_at IS NULL AND o.state NOT IN ('queued', 'running') ORDER BY o.created_at, o.id", id)
+}
+
+// Rounds implements fabric.Partitions.
+func (s *Isolation) Rounds(ctx context.Context, id ids.Lease, step string) ([]fabric.Sweep, error) {
+	return s.sweeps(ctx, "s.lease_id = ? AND s.kind = ? ORDER BY s.attempt, o.created_at, o.id", id, step)
+}
+
+// Absorbed implements fabric.Partitions.
+func (s *Isolation) Absorbed(ctx context.Context, id ids.Operation, at time.Time) error {
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
+		return conn(ctx).Exec("UPDATE operation SET absorbed_at = ? WHERE id = ?", at, id).Error
+	})
+	if err != nil {
+		return fmt.Errorf("note absorbed operation: %w", translate(err))
+	}
+	return nil
+}
+
+// Operation implements fabric.Partitions.
+func (s *Isolation) Operation(ctx context.Context, id ids.Operation) (fleet.Operation, error) {
+	rows, err := scan[operationRow](ctx, s.db, "SELECT * FROM operation WHERE id = ?", id)
+	if err != nil {
+		return fleet.Operation{}, fmt.Errorf("read operation: %w", err)
+	}
+	if len(rows) == 0 {
+		return fleet.Operation{}, fault.New(fault.NotFound, "operation-not-found", "there is no such operation")
+	}
+	return toOperation(rows[0]), nil
+}
+
+type attestationRow struct {
+	ID          ids.Attestation `gorm:"primaryKey"`
+	OrgID       ids.Org
+	LeaseID     ids.Lease
+	PartitionID ids.Partition
+	Occasion    string
+	Verdict     string
+	Envelope    document[protocol.Envelope]
+	CreatedAt   time.Time
+}
+
+func (attestationRow) TableName() string { return "attestation" }
+
+// InsertAttestation implements fabric.Partitions.
+func (s *Isolation) InsertAttestation(ctx context.Context, a fabric.Attestation) error {
+	row := attestationRow{
+		ID: a.ID, OrgID: a.Org, LeaseID: a.Lease, PartitionID: a.Partition, Occasion: string(a.Occasion), Verdict: string(a.Verdict),
+		Envelope: document[protocol.Envelope]{a.Envelope}, CreatedAt: a.CreatedAt,
+	}
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error { return conn(ctx).Create(&row).Error })
+	if err != nil {
+		return fmt.Errorf("insert attestation: %w", translate(err))
+	}
+	return nil
+}
