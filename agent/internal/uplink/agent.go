@@ -58,7 +58,7 @@ func New(cfg Config) *Agent {
 // Run enrolls if need be, then reports and works until ctx ends, which is no error. It fails when the token is refused or the
 // journal breaks; a control plane that is away is waited for.
 func (a *Agent) Run(ctx context.Context) error {
-	if err := a.enroll(ctx); err != nil {
+	if err := Enroll(ctx, a.cfg); err != nil {
 		return ignoreEnd(ctx, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -75,21 +75,24 @@ func ignoreEnd(ctx context.Context, err error) error {
 	return err
 }
 
-func (a *Agent) enroll(ctx context.Context) error {
-	retry := backoff.New(a.cfg.Retry)
-	for !a.cfg.Identity.Enrolled() {
-		if a.cfg.Enroll.Token == "" {
-			return fmt.Errorf("enroll %s: not enrolled yet and no token was given", a.cfg.Enroll.Name)
+// Enroll enrolls the identity unless it is enrolled already, and waits for a control plane that is away. Only Client, Identity,
+// Enroll, Retry and Log of cfg are used: what else an agent is made of may depend on the ids that enrolment gives. It fails when
+// the token is missing or refused.
+func Enroll(ctx context.Context, cfg Config) error {
+	retry := backoff.New(cfg.Retry)
+	for !cfg.Identity.Enrolled() {
+		if cfg.Enroll.Token == "" {
+			return fmt.Errorf("enroll %s: not enrolled yet and no token was given", cfg.Enroll.Name)
 		}
-		err := a.cfg.Client.Enroll(ctx, a.cfg.Enroll)
+		err := cfg.Client.Enroll(ctx, cfg.Enroll)
 		if err == nil {
-			a.cfg.Log.Info("enrolled", "agent", a.cfg.Identity.Record().AgentID)
+			cfg.Log.Info("enrolled", "agent", cfg.Identity.Record().AgentID)
 			return nil
 		}
 		if refused(err) {
 			return err
 		}
-		a.cfg.Log.Warn("enrolment failed, trying again", "failures", retry.Failures()+1, "error", err)
+		cfg.Log.Warn("enrolment failed, trying again", "failures", retry.Failures()+1, "error", err)
 		if err := retry.Pause(ctx, nil); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package uplink
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -16,10 +17,12 @@ const recheckEvery = 6
 // pulse is the state of the heartbeat loop.
 type pulse struct {
 	*Agent
-	spool    samples
-	reported []byte // the inventory that the control plane has, as JSON without its instant
-	wanted   bool   // the control plane asked for one
-	beats    int
+	spool      samples
+	reported   []byte // the inventory that the control plane has, as JSON without its instant
+	wanted     bool   // it is to be sent even if it has not changed
+	asked      bool   // the last heartbeat's answer asked for one
+	beats      int
+	unreadable time.Time // since when health cannot be read; zero: it can
 }
 
 // beats reports inventory and health for ever.
@@ -56,7 +59,8 @@ func jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1) //nolint:gosec // jitter needs no secrecy
 }
 
-// round sends the inventory if it is wanted or has changed, then a heartbeat.
+// round sends the inventory if it is wanted or has changed, then a heartbeat. An inventory that cannot be taken does not keep the
+// heartbeat back: it is tried again next time.
 func (p *pulse) round(ctx context.Context) error {
 	if p.wanted || p.beats%recheckEvery == 0 {
 		if err := p.inventory(ctx); err != nil {
@@ -64,23 +68,22 @@ func (p *pulse) round(ctx context.Context) error {
 		}
 	}
 	p.beats++
-	if err := p.beat(ctx); err != nil {
+	if err := p.beat(ctx); err != nil || !p.asked {
 		return err
 	}
-	if p.wanted {
-		return p.inventory(ctx)
-	}
-	return nil
+	p.asked, p.wanted = false, true
+	return p.inventory(ctx)
 }
 
 func (p *pulse) inventory(ctx context.Context) error {
 	report, err := p.cfg.Source.Inventory(ctx)
 	if err != nil {
-		return err
+		p.cfg.Log.Error("inventory cannot be taken", "error", err)
+		return ctx.Err()
 	}
 	content, err := json.Marshal(report)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode inventory: %w", err)
 	}
 	if !p.wanted && string(content) == string(p.reported) {
 		return nil
@@ -95,15 +98,24 @@ func (p *pulse) inventory(ctx context.Context) error {
 	return nil
 }
 
-func (p *pulse) beat(ctx context.Context) error {
+// health reads conditions and meters. Health that cannot be read is a condition, not a silence: a silent agent looks dead.
+func (p *pulse) health(ctx context.Context) []protocol.Condition {
 	conditions, fresh, err := p.cfg.Source.Health(ctx)
-	if err != nil {
-		return err
-	}
 	p.spool.add(fresh)
-	if conditions == nil {
-		conditions = []protocol.Condition{}
+	if err == nil {
+		p.unreadable = time.Time{}
+		return append([]protocol.Condition{}, conditions...)
 	}
+	if p.unreadable.IsZero() {
+		p.unreadable = p.cfg.Client.Now()
+	}
+	return append(append([]protocol.Condition{}, conditions...), protocol.Condition{
+		Name: "health-unreadable", Class: protocol.Degrades, Onset: p.unreadable, Evidence: err.Error(), Exit: "clears_itself",
+	})
+}
+
+func (p *pulse) beat(ctx context.Context) error {
+	conditions := p.health(ctx)
 	batch := p.spool.next()
 	reply, err := p.cfg.Client.Heartbeat(ctx, protocol.Heartbeat{
 		BootID: p.cfg.BootID, Sequence: p.cfg.Sequence(), ObservedAt: p.cfg.Client.Now(), Conditions: conditions, Samples: batch,
@@ -113,7 +125,7 @@ func (p *pulse) beat(ctx context.Context) error {
 		return err
 	}
 	p.spool.sent(len(batch))
-	p.wanted = p.wanted || reply.InventoryWanted
+	p.asked = reply.InventoryWanted
 	if reply.OperationsPending > 0 {
 		p.wakePoll()
 	}
