@@ -1,4 +1,26 @@
 package httpapi
 
+import (
+	"context"
+
+	"github.com/leasehold/leasehold/backend/billing"
+	"github.com/leasehold/leasehold/backend/booking"
+	"github.com/leasehold/leasehold/backend/clock"
+	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/lease"
+)
+
+// UsageReader says how a lease stands with its bill. It returns a NotFound fault.
+type UsageReader interface {
+	Usage(ctx context.Context, id ids.Lease) (billing.LeaseUsage, error)
+}
+
 // Leases is what is rented.
-type Leases struct{}
+type Leases struct {
+	Leases *lease.Service
+	Usage  UsageReader
+	Sales  *booking.Service
+	// Metrics is what agents measure.
+	Metrics Metrics
+	Clock   clock.Clock
+}

@@ -1,0 +1,52 @@
+package app
+
+import (
+	"context"
+
+	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/delivery"
+	"github.com/leasehold/leasehold/backend/fabric"
+	"github.com/leasehold/leasehold/backend/fleet"
+	"github.com/leasehold/leasehold/backend/ids"
+)
+
+// deliveryAgents lets delivery ask agents for work in its own words.
+type deliveryAgents struct{ fleet *fleet.Service }
+
+// Issue implements delivery.Agents.
+func (d deliveryAgents) Issue(ctx context.Context, step delivery.Step, orders []delivery.Order, limits delivery.Limits) error {
+	work := make([]fleet.Work, len(orders))
+	for i, o := range orders {
+		work[i] = fleet.Work{
+			Node: o.Node, Allocation: o.Allocation, Kind: o.Kind, Epoch: o.Epoch, Slots: protocol.Slots{From: o.Slots.From, To: o.Slots.To},
+			Spec: o.Spec, PickUpWithin: limits.PickUpWithin, DoneWithin: limits.DoneWithin,
+		}
+	}
+	_, err := d.fleet.Issue(ctx, fleet.Step{Lease: step.Lease, Kind: step.Kind, Attempt: step.Attempt}, work)
+	return err
+}
+
+// deliveryFabric lets delivery isolate leases in its own words; the two packages' words for states and verdicts are the same.
+type deliveryFabric struct{ *fabric.Service }
+
+// Status implements delivery.Fabric.
+func (d deliveryFabric) Status(ctx context.Context, id ids.Lease) (delivery.Isolation, string, error) {
+	status, why, err := d.Service.Status(ctx, id)
+	return delivery.Isolation(status), why, err
+}
+
+// Witness implements delivery.Fabric.
+func (d deliveryFabric) Witness(ctx context.Context, id ids.Lease, occasion delivery.Occasion, attempt int) error {
+	return d.Service.Witness(ctx, id, fabric.Occasion(occasion), attempt)
+}
+
+// WitnessStep implements delivery.Fabric.
+func (d deliveryFabric) WitnessStep(occasion delivery.Occasion) string {
+	return d.Service.WitnessStep(fabric.Occasion(occasion))
+}
+
+// Attest implements delivery.Fabric.
+func (d deliveryFabric) Attest(ctx context.Context, id ids.Lease, occasion delivery.Occasion) (ids.Attestation, delivery.Verdict, error) {
+	attestation, verdict, err := d.Service.Attest(ctx, id, fabric.Occasion(occasion))
+	return attestation, delivery.Verdict(verdict), err
+}

@@ -1,0 +1,66 @@
+// Package app is the composition root: the only place that knows every implementation. Commands build an App from a Config and run the
+// parts that they want.
+package app
+
+import (
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Config is what an installation decides.
+type Config struct {
+	DatabaseURL         string // an application's log-in: a member of leasehold_tenant and leasehold_platform
+	MaxConns            int    // of the database pool; 0: 40
+	TemporalAddress     string
+	TemporalNamespace   string
+	KeysDir             string // the Ed25519 keys, session.key and attestation.key; shared by all replicas
+	PublicURL           string // where people find the portal
+	Environment         string // in API keys: lh_<environment>_…
+	SecureCookies       bool   // set wherever people come by HTTPS
+	TrustedProxies      []string
+	StripeSecretKey     string // "": the built-in test gateway
+	StripeWebhookSecret string
+	WindowStep          time.Duration // the smallest step of a window; 0: 60 s
+	QuoteTTL            time.Duration // 0: 10 min
+	LogFile             string        // "": standard error
+	Portal              fs.FS         // the built portal; nil: none
+}
+
+// EnvironmentHelp describes ConfigFromEnv.
+const EnvironmentHelp = `Configured by the environment:
+  DATABASE_URL                     PostgreSQL, as the application's log-in
+  TEMPORAL_ADDRESS                 Temporal's frontend, host:port (default 127.0.0.1:7233)
+  TEMPORAL_NAMESPACE               (default leasehold)
+  LEASEHOLD_KEYS_DIR               directory of session.key and attestation.key (Ed25519, PEM); made if missing (default keys)
+  LEASEHOLD_PUBLIC_URL             where people find the portal; https:// turns on secure cookies
+  LEASEHOLD_ENVIRONMENT            part of API keys (default live)
+  LEASEHOLD_TRUSTED_PROXY          address or network whose X-Forwarded-For is believed
+  STRIPE_SECRET_KEY                without it a built-in test gateway is used, and every page that shows money says so
+  STRIPE_WEBHOOK_SECRET            of the endpoint /v1/webhooks/stripe`
+
+// ConfigFromEnv reads what EnvironmentHelp lists.
+func ConfigFromEnv() Config {
+	c := Config{
+		DatabaseURL:         os.Getenv("DATABASE_URL"),
+		TemporalAddress:     or(os.Getenv("TEMPORAL_ADDRESS"), "127.0.0.1:7233"),
+		TemporalNamespace:   or(os.Getenv("TEMPORAL_NAMESPACE"), "leasehold"),
+		KeysDir:             or(os.Getenv("LEASEHOLD_KEYS_DIR"), "keys"),
+		PublicURL:           or(os.Getenv("LEASEHOLD_PUBLIC_URL"), "http://127.0.0.1:8080"),
+		Environment:         or(os.Getenv("LEASEHOLD_ENVIRONMENT"), "live"),
+		StripeSecretKey:     os.Getenv("STRIPE_SECRET_KEY"),
+		StripeWebhookSecret: os.Getenv("STRIPE_WEBHOOK_SECRET"),
+	}
+	if proxy := os.Getenv("LEASEHOLD_TRUSTED_PROXY"); proxy != "" {
+		c.TrustedProxies = []string{proxy}
+	}
+	c.SecureCookies = len(c.PublicURL) > 8 && c.PublicURL[:8] == "https://"
+	return c
+}
+
+func or(value, other string) string {
+	if value == "" {
+		return other
+	}
+	return value
+}

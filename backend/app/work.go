@@ -1,0 +1,85 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/leasehold/leasehold/backend/doctor"
+	"github.com/leasehold/leasehold/backend/outbox"
+	"github.com/leasehold/leasehold/workflows"
+	"github.com/leasehold/leasehold/workflows/relay"
+)
+
+const taskQueue = workflows.TaskQueue
+
+// Work runs workflows, the outbox relay and the reconciler until ctx ends.
+func (a *App) Work(ctx context.Context) error {
+	worker := workflows.NewWorker(a.temporal, workflows.Deps{Delivery: a.delivery, Fabric: a.fabric})
+	if err := worker.Start(); err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	defer worker.Stop()
+	group, ctx := errgroup.WithContext(ctx)
+	wake, done := a.hub.Subscribe(outbox.Channel, "")
+	defer done()
+	carrier := &relay.Relay{
+		Outbox: a.box, Leases: a.work, Temporal: a.temporal, TaskQueue: taskQueue, Clock: a.clock, Log: a.log, Wake: wake,
+	}
+	group.Go(func() error { return carrier.Run(ctx) })
+	group.Go(func() error { return a.reconciler().Run(ctx) })
+	group.Go(func() error { return a.sweepPayments(ctx) })
+	if err := group.Wait(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("work: %w", err)
+	}
+	return nil
+}
+
+const (
+	sweepEvery = 3 * time.Second
+	sweepBatch = 100
+)
+
+// sweepPayments re-fetches payments that are under way: webhooks and 3-D Secure are booked here, and only here.
+func (a *App) sweepPayments(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := a.payments.Sweep(ctx, sweepBatch); err != nil && ctx.Err() == nil {
+			a.log.WarnContext(ctx, "payments were not swept", "error", err)
+		}
+	}
+}
+
+// Doctor checks every invariant on the live database, writes what it found, and reports whether all hold.
+func (a *App) Doctor(ctx context.Context, out io.Writer) (bool, error) {
+	findings, err := a.doctor.Run(ctx)
+	if err != nil {
+		return false, fmt.Errorf("examine: %w", err)
+	}
+	broken := map[int][]string{}
+	for _, f := range findings {
+		broken[f.Invariant] = append(broken[f.Invariant], f.String())
+	}
+	for i, claim := range doctor.Invariants() {
+		verdict := "ok    "
+		if len(broken[i+1]) > 0 {
+			verdict = "BROKEN"
+		}
+		fmt.Fprintln(out, strconv.Itoa(i+1), verdict, claim)
+		if len(broken[i+1]) > 0 {
+			fmt.Fprintln(out, "    "+strings.Join(broken[i+1], "\n    "))
+		}
+	}
+	return len(findings) == 0, nil
+}

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/leasehold/leasehold/backend/app"
+	"github.com/leasehold/leasehold/backend/internal/local"
+	"github.com/leasehold/leasehold/backend/internal/local/postgres"
+	"github.com/leasehold/leasehold/backend/internal/local/temporal"
+	"github.com/leasehold/leasehold/frontend"
+	"github.com/leasehold/leasehold/migrations"
+)
+
+// devOptions say how to run everything on one machine.
+type devOptions struct {
+	dataDir    string
+	listen     string
+	temporalUI int
+	fabric     string
+	speed      string
+	noSite     bool
+	fresh      bool
+}
+
+func (o *devOptions) bindDataDir(flags *pflag.FlagSet) {
+	flags.StringVar(&o.dataDir, "data-dir", defaultDataDir(), "where database, keys and log-ins are kept")
+}
+
+func (o *devOptions) bindSimulation(flags *pflag.FlagSet) {
+	flags.StringVar(&o.fabric, "fabric", "sim", "the simulated site's subnet: sim, or opensm for a real OpenSM on its simulator")
+	flags.StringVar(&o.speed, "speed", "real", "how long the simulated nodes work: real (some seconds), or instant (no time at all)")
+}
+
+func defaultDataDir() string {
+	if dir := os.Getenv("LEASEHOLD_DATA"); dir != "" {
+		return dir
+	}
+	base := os.Getenv("XDG_DATA_HOME")
+	if base == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "leasehold-data"
+		}
+		base = filepath.Join(home, ".local", "share")
+	}
+	return filepath.Join(base, "leasehold")
+}
+
+func devCommand() *cobra.Command {
+	o := devOptions{}
+	command := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything on this machine: database, Temporal, API, worker, portal and a simulated site",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runDev(cmd.Context(), o, cmd.OutOrStdout())
+		},
+	}
+	flags := command.Flags()
+	o.bindDataDir(flags)
+	o.bindSimulation(flags)
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "where API and portal listen")
+	flags.IntVar(&o.temporalUI, "temporal-ui-port", 0, "port of Temporal's web interface (0: a free one)")
+	flags.BoolVar(&o.noSite, "no-site", false, "without the simulated site")
+	return command
+}
+
+func runDev(ctx context.Context, o devOptions, out io.Writer) error {
+	instance, err := startDev(ctx, o, out)
+	if err != nil {
+		return err
+	}
+	defer instance.stop()
+	instance.announce(out)
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(out, "\nStopping.")
+		return nil
+	case err := <-instance.children.Failed():
+		return err
+	}
+}
+
+// instance is everything that runs.
+type instance struct {
+	children local.Children
+	logins   logins
+	ui       string
+	dataDir  string
+}
+
+// stopWithin bounds how long an orderly stop may take.
+const stopWithin = 30 * time.Second
+
+func (i *instance) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
+	defer cancel()
+	if err := i.children.Stop(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "leasehold: stop:", err)
+	}
+}
+
+func (i *instance) announce(out io.Writer) {
+	fmt.Fprintf(out, `
+Leasehold runs at   %s
+  customer          %s   %s
+  provider          %s   %s
+  admin             %s   %s
+  (kept in %s)
+Temporal's pages    %s
+Stop with Ctrl-C. Try: make demo
+`, i.logins.URL, i.logins.Customer.Email, i.logins.Customer.Password, i.logins.Provider.Email, i.logins.Provider.Password,
+		i.logins.Admin.Email, i.logins.Admin.Password, filepath.Join(i.dataDir, loginsFile), i.ui)
+}
+
+// startDev starts the parts in the order in which they need each other. On an error everything that was started is stopped.
+func startDev(ctx context.Context, o devOptions, out io.Writer) (*instance, error) {
+	i := &instance{dataDir: o.dataDir}
+	if err := i.start(ctx, o, out); err != nil {
+		i.stop()
+		return nil, err
+	}
+	return i, nil
+}
+
+func (i *instance) start(ctx context.Context, o devOptions, out io.Writer) error {
+	began := time.Now()
+	say := func(what string) { fmt.Fprintf(out, "%7s  %s\n", time.Since(began).Round(100*time.Millisecond), what) }
+	if err := os.MkdirAll(o.dataDir, 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	listener, err := listen(ctx, o.listen)
+	if err != nil {
+		return err
+	}
+	defer listener.Close() //nolint:errcheck // the server owns it once it runs
+	config, err := i.startServices(ctx, o, say)
+	if err != nil {
+		return err
+	}
+	config.PublicURL = "http://" + listener.Addr().String()
+	a, err := app.Open(ctx, config)
+	if err != nil {
+		return err
+	}
+	i.children.Add("application", func(context.Context) error { return a.Close() })
+	if err := i.seed(ctx, o, a, config.PublicURL); err != nil {
+		return err
+	}
+	if err := i.serve(ctx, a, listener); err != nil {
+		return err
+	}
+	i.children.Go(ctx, "worker", a.Work)
+	say("API, portal and worker run")
+	if o.noSite {
+		return nil
+	}
+	if err := i.startSite(ctx, o, a, say); err != nil {
+		return err
+	}
+	return nil
+}
+
+// listen says which port is taken and what to do about it.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w\nChoose another address, e.g.: make run ARGS=\"--listen 127.0.0.1:8090\"", address, err)
+	}
+	return listener, nil
+}
+
+// startServices starts PostgreSQL and Temporal and brings the schema up to date.
+func (i *instance) startServices(ctx context.Context, o devOptions, say func(string)) (app.Config, error) {
+	database, err := postgres.Start(ctx, postgres.Options{DataDir: filepath.Join(o.dataDir, "postgres"), Progress: say})
+	if err != nil {
+		return app.Config{}, fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	i.children.AddProcess(database.Process())
+	if err := database.EnsureDatabase(ctx, "leasehold"); err != nil {
+		return app.Config{}, fmt.Errorf("make database: %w", err)
+	}
+	url := database.URL("leasehold")
+	if err := migrations.Up(ctx, url); err != nil {
+		return app.Config{}, fmt.Errorf("migrate: %w", err)
+	}
+	say("PostgreSQL runs, the schema is up to date")
+	server, err := temporal.Start(ctx, temporal.Options{
+		DatabaseURL: database.URL("temporal"), Namespace: "leasehold", UIPort: o.temporalUI, DataDir: filepath.Join(o.dataDir, "temporal"), Progress: say,
+	})
+	if err != nil {
+		return app.Config{}, fmt.Errorf("start Temporal: %w", err)
+	}
+	if process := server.Process(); process != nil {
+		i.children.AddProcess(process)
+	}
+	i.ui = server.UI()
+	say("Temporal runs")
+	config := app.ConfigFromEnv()
+	config.DatabaseURL, config.TemporalAddress, config.TemporalNamespace = url, server.Address(), "leasehold"
+	config.KeysDir, config.Portal = filepath.Join(o.dataDir, "keys"), frontend.Files()
+	config.LogFile = filepath.Join(o.dataDir, "leasehold.log")
+	config.WindowStep = time.Second
+	return config, writeServices(o.dataDir, services{DatabaseURL: url, TemporalAddress: server.Address(), TemporalNamespace: "leasehold"})
+}
+
+// seed makes organizations, people, site and prices on the first start, and keeps the passwords of the file on later ones.
+func (i *instance) seed(ctx context.Context, o devOptions, a *app.App, url string) error {
+	stored, err := storedLogins(o.dataDir)
+	if err != nil {
+		return err
+	}
+	if stored.Customer.Password == "" {
+		stored = logins{
+			Customer: login{Email: "customer@example.com", Password: rand.Text()},
+			Provider: login{Email: "provider@example.com", Password: rand.Text()},
+			Admin:    login{Email: "admin@example.com", Password: rand.Text()},
+		}
+	}
+	stored.URL = url
+	i.logins = stored
+	if err := a.SeedDemo(ctx, app.DemoLogins{
+		Customer: app.Login(stored.Customer), Provider: app.Login(stored.Provider), Admin: app.Login(stored.Admin),
+	}); err != nil {
+		return fmt.Errorf("make demo organizations: %w", err)
+	}
+	return stored.write(o.dataDir)
+}
+
+func (i *instance) serve(ctx context.Context, a *app.App, listener net.Listener) error {
+	server, err := a.Server(ctx)
+	if err != nil {
+		return err
+	}
+	i.children.Go(ctx, "API", func(ctx context.Context) error {
+		stopped := make(chan error, 1)
+		go func() {
+			<-ctx.Done()
+			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			stopped <- server.Shutdown(grace)
+		}()
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return <-stopped
+	})
+	return nil
+}
+
+// startSite starts the simulated site's agents as a child, with an enrolment token, and waits until its nodes are for rent.
+func (i *instance) startSite(ctx context.Context, o devOptions, a *app.App, say func(string)) error {
+	program, err := agentProgram()
+	if err != nil {
+		return err
+	}
+	token, err := a.EnrollmentToken(ctx, app.DemoSite)
+	if err != nil {
+		return fmt.Errorf("make enrolment token: %w", err)
+	}
+	state := filepath.Join(o.dataDir, "site")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return fmt.Errorf("make the site's directory: %w", err)
+	}
+	tokenFile := filepath.Join(state, "token")
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		return fmt.Errorf("write enrolment token: %w", err)
+	}
+	process, err := local.Start(ctx, local.Spec{
+		Name: "simulated site", Path: program, LogFile: filepath.Join(o.dataDir, "site.log"),
+		Args: []string{"sim", "--server", i.logins.URL, "--token-file", tokenFile, "--state-dir", state, "--fabric", o.fabric, "--speed", o.speed},
+	})
+	if err != nil {
+		return fmt.Errorf("start simulated site: %w", err)
+	}
+	i.children.AddProcess(process)
+	nodes, err := i.awaitSite(ctx, a)
+	if err != nil {
+		return err
+	}
+	say("the simulated site runs: " + strconv.Itoa(nodes) + " nodes are for rent")
+	return nil
+}
+
+// siteWithin bounds how long the site's agents may take to enrol and report; a real OpenSM needs some seconds more.
+const siteWithin = 60 * time.Second
+
+func (i *instance) awaitSite(ctx context.Context, a *app.App) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, siteWithin)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		available, expected, err := a.SiteReady(ctx, app.DemoSite)
+		if err != nil {
+			return 0, err
+		}
+		if available >= expected {
+			return available, nil
+		}
+		select {
+		case <-tick.C:
+		case err := <-i.children.Failed():
+			return 0, err
+		case <-ctx.Done():
+			return 0, fmt.Errorf("the simulated site has only %d of %d nodes ready after %s; see %s", available, expected, siteWithin, filepath.Join(i.dataDir, "site.log"))
+		}
+	}
+}
+
+// agentProgram is leasehold-agent beside this program, where `make build` puts it.
+func agentProgram() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	program := filepath.Join(filepath.Dir(self), "leasehold-agent")
+	if _, err := os.Stat(program); err != nil {
+		return "", fmt.Errorf("the agent is not built: run `make build` (or use --no-site): %w", err)
+	}
+	return program, nil
+}
