@@ -146,7 +146,11 @@ func (i *instance) start(ctx context.Context, o devOptions, out io.Writer) error
 	if err != nil {
 		return err
 	}
-	defer listener.Close() //nolint:errcheck // the server owns it once it runs
+	// Until the server owns it, whoever fails closes it; closing it twice does no harm.
+	i.children.Add("listener", func(context.Context) error {
+		_ = listener.Close()
+		return nil
+	})
 	config, err := i.startServices(ctx, o, say)
 	if err != nil {
 		return err
