@@ -14,12 +14,11 @@ import (
 
 	"github.com/leasehold/leasehold/agent/internal/access"
 	"github.com/leasehold/leasehold/agent/internal/backoff"
+	"github.com/leasehold/leasehold/agent/internal/daemon"
 	"github.com/leasehold/leasehold/agent/internal/durable"
 	"github.com/leasehold/leasehold/agent/internal/fabric"
 	"github.com/leasehold/leasehold/agent/internal/identity"
 	"github.com/leasehold/leasehold/agent/internal/node"
-	"github.com/leasehold/leasehold/agent/internal/operation"
-	"github.com/leasehold/leasehold/agent/internal/uplink"
 	"github.com/leasehold/leasehold/agent/protocol"
 )
 
@@ -121,7 +120,11 @@ func (r *run) build(ctx context.Context, h Hardware) error {
 		}
 		r.closers = append(r.closers, end)
 		drivers[subnet.Name] = driver
-		group.Go(func() error { return r.fabricAgent(ctx, subnet.Name, dir, driver) })
+		a, err := r.fabricAgent(subnet.Name, dir, driver)
+		if err != nil {
+			return r.abandon(err)
+		}
+		group.Go(func() error { return a.Run(ctx) })
 	}
 	for number, machine := range h.Nodes {
 		v, err := r.virtual(ctx, number, machine, drivers[machine.Fabric])
@@ -129,7 +132,8 @@ func (r *run) build(ctx context.Context, h Hardware) error {
 			return r.abandon(err)
 		}
 		r.boxes[machine.Inventory.Hostname] = v
-		group.Go(func() error { return r.nodeAgent(ctx, number, v) })
+		a := r.nodeAgent(number, v)
+		group.Go(func() error { return a.Run(ctx) })
 	}
 	control, err := listenControl(ctx, filepath.Join(r.StateDir, ControlSocket))
 	if err != nil {
@@ -186,97 +190,59 @@ func (r *run) sshPort(number int) int {
 
 func (r *run) nodeDir(name string) string { return filepath.Join(r.StateDir, "nodes", name) }
 
-// agent is what node and fabric agents have in common, once enrolled.
-type agent struct {
-	name   string
-	id     *identity.Identity
-	client *uplink.Client
-	log    *slog.Logger
+// agent is what node and fabric agents have in common. number is the agent's place in the order of starting.
+func (r *run) agent(id *identity.Identity, number int, request protocol.EnrollRequest, transport http.RoundTripper) *daemon.Agent {
+	request.Token, request.BootID, request.AgentVersion = r.Token, r.BootID, r.Version
+	var sequence atomic.Int64
+	return &daemon.Agent{
+		Line: daemon.Line{
+			Server: r.Server, Insecure: r.Insecure, Transport: transport, Heartbeat: r.Heartbeat, Retry: r.Retry, Now: r.Now,
+		},
+		Identity: id, Enroll: request, BootID: r.BootID, Sequence: func() int64 { return sequence.Add(1) }, Log: r.Log.With("agent", request.Name),
+		Turn:     func(ctx context.Context) (func(), error) { return r.turn(ctx, number) },
+		Enrolled: r.enrolled,
+	}
 }
 
-// enroll enrolls the identity, in its turn.
-func (r *run) enroll(ctx context.Context, id *identity.Identity, number int, transport http.RoundTripper, request protocol.EnrollRequest) (*agent, error) {
+// turn keeps a large site from falling upon its control plane.
+func (r *run) turn(ctx context.Context, number int) (func(), error) {
 	if err := backoff.Wait(ctx, time.Duration(number)*startSpread, nil); err != nil {
 		return nil, err
 	}
-	client, err := uplink.NewClient(r.Server, &http.Client{Transport: transport}, id, r.Now, r.Insecure)
-	if err != nil {
-		return nil, err
-	}
-	a := &agent{name: request.Name, id: id, client: client, log: r.Log.With("agent", request.Name)}
-	request.Token, request.BootID, request.AgentVersion = r.Token, r.BootID, r.Version
 	select {
 	case r.gate <- struct{}{}:
-		defer func() { <-r.gate }()
+		return func() { <-r.gate }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := uplink.Enroll(ctx, uplink.Config{Client: client, Identity: id, Enroll: request, Retry: r.Retry, Log: a.log}); err != nil {
-		return nil, err
-	}
+}
+
+func (r *run) enrolled() {
 	if r.waiting.Add(-1) == 0 && r.Ready != nil {
 		r.Ready(r.total[0], r.total[1])
 	}
-	return a, nil
 }
 
-// work runs the agent until ctx ends.
-func (r *run) work(ctx context.Context, a *agent, source uplink.Source, handlers map[protocol.OperationKind]operation.Handler, whole bool) error {
-	runner, err := operation.Open(operation.Config{
-		Dir: a.id.Dir(), Handlers: handlers, Signer: a.id, Reporter: a.client, Now: a.client.Now, Log: a.log, Whole: whole, Retry: r.Retry,
-	})
-	if err != nil {
-		return fmt.Errorf("open journal of %s: %w", a.name, err)
+func (r *run) nodeAgent(number int, v *virtual) *daemon.Agent {
+	request := protocol.EnrollRequest{Kind: protocol.NodeAgent, Name: v.inventory.Hostname, Serial: v.inventory.Serial}
+	a := r.agent(v.id, number, request, &cuttable{next: r.HTTP.Transport, cut: func() bool { return v.broken().unreachable }})
+	a.Build = func(func() time.Time) (daemon.Parts, error) {
+		return daemon.Parts{Source: v.node, Handlers: v.node.Handlers()}, nil
 	}
-	var sequence atomic.Int64
-	return uplink.New(uplink.Config{
-		Client: a.client, Identity: a.id, Runner: runner, Source: source, BootID: r.BootID, Every: r.Heartbeat, Retry: r.Retry, Log: a.log,
-		Sequence: func() int64 { return sequence.Add(1) },
-	}).Run(ctx)
+	return a
 }
 
-func (r *run) nodeAgent(ctx context.Context, number int, v *virtual) error {
-	name := v.inventory.Hostname
-	transport := &cuttable{next: r.HTTP.Transport, cut: func() bool { return v.broken().unreachable }}
-	a, err := r.enroll(ctx, v.id, number, transport, protocol.EnrollRequest{Kind: protocol.NodeAgent, Name: name, Serial: v.inventory.Serial})
-	if err != nil {
-		return unlessEnded(ctx, err)
-	}
-	return r.work(ctx, a, v.node, v.node.Handlers(), false)
-}
-
-func (r *run) fabricAgent(ctx context.Context, name, dir string, driver fabric.Driver) error {
+func (r *run) fabricAgent(name, dir string, driver fabric.Driver) (*daemon.Agent, error) {
 	id, err := identity.Open(dir)
 	if err != nil {
-		return fmt.Errorf("open identity of fabric %s: %w", name, err)
+		return nil, fmt.Errorf("open identity of fabric %s: %w", name, err)
 	}
-	a, err := r.enroll(ctx, id, 0, r.HTTP.Transport, protocol.EnrollRequest{Kind: protocol.FabricAgent, Name: name})
-	if err != nil {
-		return unlessEnded(ctx, err)
+	a := r.agent(id, 0, protocol.EnrollRequest{Kind: protocol.FabricAgent, Name: name}, r.HTTP.Transport)
+	a.Build = func(now func() time.Time) (daemon.Parts, error) {
+		handlers := fabric.Handlers(fabric.HandlerConfig{Driver: driver, FabricID: id.Record().FabricID, Now: now})
+		return daemon.Parts{Source: fabric.Source{Driver: driver}, Handlers: handlers, Whole: true}, nil
 	}
-	handlers := fabric.Handlers(fabric.HandlerConfig{Driver: driver, FabricID: a.id.Record().FabricID, Now: a.client.Now})
-	return r.work(ctx, a, fabricSource{driver}, handlers, true)
-}
-
-func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil
-	}
-	return err
-}
-
-// fabricSource is a subnet as its agent reports it.
-type fabricSource struct{ driver fabric.Driver }
-
-// Inventory implements uplink.Source.
-func (s fabricSource) Inventory(ctx context.Context) (protocol.Inventory, error) {
-	report, err := fabric.Inventory(ctx, s.driver)
-	return protocol.Inventory{Fabric: &report}, err
-}
-
-// Health implements uplink.Source.
-func (s fabricSource) Health(context.Context) ([]protocol.Condition, []protocol.Sample, error) {
-	return nil, nil, nil
+	return a, nil
 }
 
 // errCut is what an unreachable machine's agent gets.

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold/leasehold/agent/internal/daemon"
+	"github.com/leasehold/leasehold/agent/internal/durable"
+	"github.com/leasehold/leasehold/agent/internal/fabric"
+	"github.com/leasehold/leasehold/agent/internal/fabric/opensm"
+	"github.com/leasehold/leasehold/agent/internal/host"
+	"github.com/leasehold/leasehold/agent/internal/smp"
+	"github.com/leasehold/leasehold/agent/protocol"
+)
+
+// fabricOptions are the flags of fabric.
+type fabricOptions struct {
+	common
+	name, device, partitionsFile, optionsFile, pidFile, mkeyFile, version string
+}
+
+func fabricCommand() *cobra.Command {
+	var o fabricOptions
+	cmd := &cobra.Command{
+		Use:   "fabric",
+		Short: "Run beside an OpenSM: write its partitions, and read back what the ports hold",
+		Long: "Run beside an OpenSM, on its host. OpenSM must have been started with -P and the file given here.\n" +
+			"The way to the ports (/dev/infiniband/umad*) was not tried on hardware; on a simulated subnet use the sim mode with --fabric opensm.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runFabric(cmd, o) },
+	}
+	o.bind(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.name, "name", "", "the fabric's name in the site's plan")
+	f.StringVar(&o.device, "device", "/dev/infiniband/umad0", "MAD device of the port that OpenSM uses")
+	f.StringVar(&o.partitionsFile, "partitions-file", "", "the file that OpenSM was started with as -P; this agent owns it")
+	f.StringVar(&o.optionsFile, "options-file", "", "the file that OpenSM was started with as -F, for the posture (default: posture is unknown)")
+	f.StringVar(&o.pidFile, "pid-file", "/run/opensm.pid", "file with OpenSM's process id")
+	f.StringVar(&o.mkeyFile, "m-key-file", "", "file with the fabric's M_Key in hex, if its ports are protected")
+	f.StringVar(&o.version, "opensm-version", "OpenSM", "what the manager calls itself, for the inventory")
+	for _, name := range []string{"name", "partitions-file"} {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err) // the flag is defined right above
+		}
+	}
+	return cmd
+}
+
+func runFabric(cmd *cobra.Command, o fabricOptions) (err error) {
+	lock, err := durable.LockDir(o.stateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock() //nolint:errcheck // it ends with the process in any case
+	ctx, cancel := o.lifetime(cmd.Context())
+	defer cancel()
+	client, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	driver, err := o.driver(ctx, client)
+	if err != nil {
+		return err
+	}
+	agent, err := o.agent(driver)
+	if err != nil {
+		return err
+	}
+	return agent.Run(ctx)
+}
+
+// open opens the way to the ports.
+func (o fabricOptions) open() (*smp.Client, error) {
+	var mkey uint64
+	if o.mkeyFile != "" {
+		data, err := os.ReadFile(o.mkeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read M_Key: %w", err)
+		}
+		if mkey, err = strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(data)), "0x"), 16, 64); err != nil {
+			return nil, fmt.Errorf("read M_Key: %s does not hold one in hex", o.mkeyFile) // without the content: it is a secret
+		}
+	}
+	transport, err := smp.OpenUmad(o.device)
+	if err != nil {
+		return nil, err
+	}
+	return smp.NewClient(transport, mkey), nil
+}
+
+func (o fabricOptions) driver(ctx context.Context, client *smp.Client) (fabric.Driver, error) {
+	return opensm.New(ctx, opensm.Config{
+		Client: client, Manager: opensm.PIDFile(o.pidFile), PartitionsFile: o.partitionsFile, OptionsFile: o.optionsFile, StateDir: o.stateDir,
+		Version: o.version, Patience: fabric.DefaultPatience(),
+	})
+}
+
+func (o fabricOptions) agent(driver fabric.Driver) (*daemon.Agent, error) {
+	machine := host.Machine{Root: "/"}
+	boot, err := machine.BootID()
+	if err != nil {
+		return nil, err
+	}
+	a, err := o.common.agent(protocol.EnrollRequest{Kind: protocol.FabricAgent, Name: o.name, BootID: boot})
+	if err != nil {
+		return nil, err
+	}
+	a.Sequence = rising(machine.UptimeMillis)
+	a.Build = func(now func() time.Time) (daemon.Parts, error) {
+		handlers := fabric.Handlers(fabric.HandlerConfig{Driver: driver, FabricID: a.Identity.Record().FabricID, Now: now})
+		return daemon.Parts{Source: fabric.Source{Driver: driver}, Handlers: handlers, Whole: true}, nil
+	}
+	return a, nil
+}
