@@ -2,7 +2,6 @@ package fabric_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -110,7 +109,7 @@ func TestLeasesThatStartTogetherHaveKeysOfTheirOwnAndOneSweep(t *testing.T) {
 		seen[w.pkey(id)] = true
 	}
 	require.LessOrEqual(t, len(w.subnet.orders), 2, "all that was pending went together")
-	require.Equal(t, leases, len(seen))
+	require.Len(t, seen, leases)
 	require.Equal(t, leases, w.count("SELECT epoch FROM fabric WHERE id = $1", w.Fabric))
 }
 
@@ -540,7 +539,7 @@ func TestEveryStepOfAPartitionIsInTheTableOrRefused(t *testing.T) {
 				require.Empty(t, p.Reason)
 				continue
 			}
-			require.Equal(t, "partition-state", fault.CodeOf(err), fmt.Sprintf("%s → %s", from, to))
+			require.Equal(t, "partition-state", fault.CodeOf(err), "%s → %s", from, to)
 			require.Equal(t, from, p.State)
 		}
 	}

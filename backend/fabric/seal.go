@@ -25,17 +25,16 @@ func (s Sealer) Sign(ctx context.Context, payloadType string, payload []byte) (p
 	return protocol.Envelope{PayloadType: payloadType, Payload: payload, Signatures: []protocol.Signature{{KeyID: kid, Sig: signature}}}, nil
 }
 
-// opened returns the payload of an envelope that one of the keys has signed as that type, with the key's id. One good signature
-// suffices, as DSSE has it.
-func opened(e protocol.Envelope, payloadType string, keys map[string]ed25519.PublicKey) ([]byte, string, error) {
+// opened returns the payload of an envelope that one of the keys has signed as that type. One good signature suffices, as DSSE has it.
+func opened(e protocol.Envelope, payloadType string, keys map[string]ed25519.PublicKey) ([]byte, error) {
 	if e.PayloadType != payloadType {
-		return nil, "", fault.New(fault.Invalid, "envelope-type", "the envelope holds %q, not %q", e.PayloadType, payloadType)
+		return nil, fault.New(fault.Invalid, "envelope-type", "the envelope holds %q, not %q", e.PayloadType, payloadType)
 	}
 	message := protocol.PAE(e.PayloadType, e.Payload)
 	for _, signature := range e.Signatures {
 		if key := keys[signature.KeyID]; len(key) == ed25519.PublicKeySize && ed25519.Verify(key, message, signature.Sig) {
-			return e.Payload, signature.KeyID, nil
+			return e.Payload, nil
 		}
 	}
-	return nil, "", fault.New(fault.Invalid, "envelope-signature", "no signature of the %d in the envelope is by a known key", len(e.Signatures))
+	return nil, fault.New(fault.Invalid, "envelope-signature", "no signature of the %d in the envelope is by a known key", len(e.Signatures))
 }

@@ -139,7 +139,7 @@ func (w Witness) word(p Predicate, payloadType string, into any) error {
 	case w.Nonce == "":
 		return fmt.Errorf("it was not given a nonce")
 	}
-	payload, _, err := opened(*w.Envelope, payloadType, map[string]ed25519.PublicKey{w.Agent.String(): w.PublicKey})
+	payload, err := opened(*w.Envelope, payloadType, map[string]ed25519.PublicKey{w.Agent.String(): w.PublicKey})
 	if err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func (p Predicate) assessPort(port *AttestedPort, heard said, desired Wanted) fi
 	own, second := heard.own[port.GUID]
 	port.HCA, port.Switch, port.Own = tableOf(link.HCA), tableOf(link.Switch), tableOf(own)
 	b, key := bounds{desired.Low, desired.High}, desired.Partition.PKey
-	f := good()
+	var f finding
 	switch {
 	case !first:
 		f = unseen("the fabric's agent has not seen it")

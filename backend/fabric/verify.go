@@ -15,7 +15,7 @@ import (
 //
 // It returns Invalid faults: code "envelope-type", "envelope-signature", "statement" or "verdict".
 func VerifyAttestation(envelope protocol.Envelope, keys map[string]ed25519.PublicKey) (Statement, error) {
-	payload, _, err := opened(envelope, protocol.PayloadInToto, keys)
+	payload, err := opened(envelope, protocol.PayloadInToto, keys)
 	if err != nil {
 		return Statement{}, err
 	}

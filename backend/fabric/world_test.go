@@ -84,10 +84,10 @@ func newWorld(t *testing.T, nodes int) *world {
 	_, token, _, err := w.fleet.CreateToken(ctx, w.Site, 1_000, time.Hour)
 	require.NoError(t, err)
 	w.manager = &agent{}
-	*w.manager, _ = w.enroll(token, protocol.FabricAgent, "ib0")
+	*w.manager = w.enroll(token, protocol.FabricAgent, "ib0")
 	for i, node := range w.Nodes(t, "h100", "h100-sxm-80gb.8", "bare_metal", nodes, 4) {
 		m := &machine{node: node}
-		m.agent, _ = w.enroll(token, protocol.NodeAgent, fmt.Sprintf("h100-%d", i))
+		m.agent = w.enroll(token, protocol.NodeAgent, fmt.Sprintf("h100-%d", i))
 		var guid string
 		require.NoError(t, w.Pool.QueryRow(ctx, "SELECT guid FROM hca_port WHERE node_id = $1", node).Scan(&guid))
 		require.NoError(t, m.port.UnmarshalText([]byte(guid)))
@@ -97,13 +97,13 @@ func newWorld(t *testing.T, nodes int) *world {
 	return w
 }
 
-func (w *world) enroll(token string, kind protocol.AgentKind, name string) (agent, protocol.EnrollResponse) {
+func (w *world) enroll(token string, kind protocol.AgentKind, name string) agent {
 	w.t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(w.t, err)
 	reply, err := w.fleet.Enroll(w.t.Context(), protocol.EnrollRequest{Token: token, Kind: kind, Name: name, PublicKey: public, BootID: "b"})
 	require.NoError(w.t, err)
-	return agent{id: reply.AgentID, key: private}, reply
+	return agent{id: reply.AgentID, key: private}
 }
 
 func (w *world) call(a *agent) fleet.Caller {
@@ -140,13 +140,11 @@ func (w *world) lease(nodes ...*machine) ids.Lease {
 	return id
 }
 
-func (w *world) allocate(id ids.Lease, ordinal int, m *machine) ids.Allocation {
+func (w *world) allocate(id ids.Lease, ordinal int, m *machine) {
 	w.t.Helper()
-	allocation := ids.Make[ids.Allocation]()
 	w.epoch++
 	w.Exec(w.t, `INSERT INTO allocation (id, node_id, purpose, lease_id, ordinal, slots, occupied, state, epoch, created_at)
-		VALUES ($1, $2, 'lease', $3, $4, '[0,64)', tstzrange($5, $6), 'preparing', $7, now())`, allocation, m.node, id, ordinal, start(), start().Add(2*time.Hour), w.epoch)
-	return allocation
+		VALUES ($1, $2, 'lease', $3, $4, '[0,64)', tstzrange($5, $6), 'preparing', $7, now())`, ids.Make[ids.Allocation](), m.node, id, ordinal, start(), start().Add(2*time.Hour), w.epoch)
 }
 
 // turn moves a lease's allocations on.

@@ -129,7 +129,23 @@ func (s *Service) Poll(ctx context.Context, caller Caller, wait time.Duration) (
 	}
 }
 
+// waiting answers many polls at once: nearly all of them find nothing.
+func (s *Service) waiting(ctx context.Context, agents []ids.Agent) ([]bool, error) {
+	answers := make([]bool, len(agents))
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		found, err := s.Operations.Waiting(ctx, agents, s.Clock.Now())
+		for i, id := range agents {
+			answers[i] = found[id]
+		}
+		return err
+	})
+	return answers, err
+}
+
 func (s *Service) queued(ctx context.Context, agent ids.Agent) ([]protocol.Operation, error) {
+	if some, err := s.polls.ask(ctx, agent); err != nil || !some {
+		return []protocol.Operation{}, err
+	}
 	var found []Operation
 	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
 		var err error
@@ -142,7 +158,7 @@ func (s *Service) queued(ctx context.Context, agent ids.Agent) ([]protocol.Opera
 	out := make([]protocol.Operation, len(found))
 	for i, o := range found {
 		out[i] = protocol.Operation{
-			ID: o.ID.String(), Kind: o.Kind, LeaseID: o.Lease.String(), Epoch: o.Epoch, Slots: o.Slots, Spec: protocol.Raw(o.Spec),
+			ID: o.ID.String(), Kind: o.Kind, LeaseID: o.Lease.String(), Epoch: o.Epoch, Slots: o.Slots, Spec: o.Spec,
 			PickUpBy: o.PickUpBy, DoneBy: o.DoneBy,
 		}
 	}

@@ -96,6 +96,8 @@ type Operations interface {
 	// CountDown takes done operations from what remains of the step, of which some failed (both may be negative: work was added), and
 	// returns how many remain.
 	CountDown(ctx context.Context, id ids.Step, done, failed int, at time.Time) (int, error)
+	// Waiting tells which of the agents have an operation that they could pick up.
+	Waiting(ctx context.Context, agents []ids.Agent, now time.Time) (map[ids.Agent]bool, error)
 	// OfAgent lists operations in those states that the agent may still pick up or finish, oldest first.
 	OfAgent(ctx context.Context, agent ids.Agent, states []State, now time.Time, limit int) ([]Operation, error)
 	// ForUpdate finds an operation of the agent and locks it. It returns a NotFound fault, also for another agent's.
@@ -178,6 +180,7 @@ type Service struct {
 	Deps
 	identities *gather[ids.Agent, Agent]
 	pulses     *gather[Beat, Pulse]
+	polls      *gather[ids.Agent, bool]
 }
 
 // New returns the fleet.
@@ -191,5 +194,6 @@ func New(deps Deps) *Service {
 	s := &Service{Deps: deps}
 	s.identities = newGather(s.lookUp, func(id ids.Agent) any { return id })
 	s.pulses = newGather(s.Beats.Beat, func(b Beat) any { return b.Node })
+	s.polls = newGather(s.waiting, func(id ids.Agent) any { return id })
 	return s
 }

@@ -131,7 +131,9 @@ func (r reply) problem(t *testing.T, status int, code string) {
 	require.Equal(t, status, r.status, string(r.body))
 	require.Equal(t, "application/problem+json", r.header.Get("Content-Type"))
 	require.NotEmpty(t, r.header.Get(protocol.HeaderServerTime), "a refusal tells the time too")
-	var problem struct{ Type string }
+	var problem struct {
+		Type string `json:"type"`
+	}
 	require.NoError(t, json.Unmarshal(r.body, &problem))
 	require.Equal(t, "/problems/"+code, problem.Type, string(r.body))
 }
@@ -165,9 +167,9 @@ func (c *agentClient) send(t testing.TB, method, path string, body []byte, encod
 	}
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(t, err)
-	defer response.Body.Close()
 	read, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
 	return reply{response.StatusCode, response.Header, read}
 }
 
@@ -199,12 +201,12 @@ func packed(t testing.TB, body []byte) []byte {
 func opPath(template, id string) string { return strings.ReplaceAll(template, "{id}", id) }
 
 // issue has a fabric's step of one operation for each of the agents.
-func (s *site) issue(t testing.TB, attempt int, work ...fleet.Work) {
+func (s *site) issue(t testing.TB, work ...fleet.Work) {
 	t.Helper()
 	for i := range work {
 		work[i].PickUpWithin, work[i].DoneWithin = time.Hour, time.Hour
 	}
-	_, err := s.fleet.Issue(t.Context(), fleet.Step{Fabric: s.fabric, Kind: "test", Attempt: attempt}, work)
+	_, err := s.fleet.Issue(t.Context(), fleet.Step{Fabric: s.fabric, Kind: "test", Attempt: 1}, work)
 	require.NoError(t, err)
 }
 
@@ -255,7 +257,7 @@ func TestAnAgentsWholeRoundTrip(t *testing.T) {
 	require.Empty(t, c.poll(t, "0s"))
 	work, got := c.work(t), make(chan []protocol.Operation, 1)
 	go func() { got <- c.poll(t, "30s") }()
-	s.issue(t, 1, work)
+	s.issue(t, work)
 	operations := <-got
 	require.Len(t, operations, 1)
 	op := operations[0]
@@ -279,19 +281,19 @@ func TestEveryBadRequestOfAnAgentGetsAClearAnswer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c, other := s.enroll(t, protocol.NodeAgent, "a"), s.enroll(t, protocol.NodeAgent, "b")
-	s.issue(t, 1, c.work(t))
+	s.issue(t, c.work(t))
 	op := c.poll(t, "0s")[0].ID
 	huge := bytes.Repeat([]byte(" "), 1<<20+1)
 	beat := func(more string) []byte { return []byte(`{"boot_id":"b","sequence":1` + more + `}`) }
-	post := func(path string, body []byte) func(*testing.T, *agentClient) reply {
-		return func(t *testing.T, c *agentClient) reply { return c.do(t, http.MethodPost, path, body) }
+	post := func(path string, body []byte) func(*agentClient) reply {
+		return func(c *agentClient) reply { return c.do(t, http.MethodPost, path, body) }
 	}
-	gz := func(path string, body []byte) func(*testing.T, *agentClient) reply {
-		return func(t *testing.T, c *agentClient) reply { return c.send(t, http.MethodPost, path, body, "gzip") }
+	gz := func(path string, body []byte) func(*agentClient) reply {
+		return func(c *agentClient) reply { return c.send(t, http.MethodPost, path, body, "gzip") }
 	}
 	good := packed(t, beat(""))
 	for name, r := range map[string]struct {
-		ask    func(*testing.T, *agentClient) reply
+		ask    func(*agentClient) reply
 		change func(*agentClient)
 		status int
 		code   string
@@ -309,7 +311,7 @@ func TestEveryBadRequestOfAnAgentGetsAClearAnswer(t *testing.T) {
 			c.claim = func(m jwt.MapClaims) { m["exp"] = s.clock.Now().Add(time.Hour).Unix() }
 		}, 401, "token-too-long"},
 		"for another path": {post(protocol.PathHeartbeat, beat("")), func(c *agentClient) { c.claim = func(m jwt.MapClaims) { m["htu"] = "/agent/v1/inventory" } }, 401, "token-for-another-request"},
-		"another query": {func(t *testing.T, c *agentClient) reply {
+		"another query": {func(c *agentClient) reply {
 			return c.do(t, http.MethodGet, protocol.PathOperations+"?wait=0s", nil)
 		}, func(c *agentClient) { c.claim = func(m jwt.MapClaims) { m["htu"] = protocol.PathOperations } }, 401, "token-for-another-request"},
 		"a body put in its place": {post(protocol.PathHeartbeat, beat("")), func(c *agentClient) {
@@ -322,7 +324,7 @@ func TestEveryBadRequestOfAnAgentGetsAClearAnswer(t *testing.T) {
 		"a bomb":                  {gz(protocol.PathHeartbeat, packed(t, bytes.Repeat([]byte(" "), 64<<20))), nil, 413, "too-large"},
 		"no gzip":                 {gz(protocol.PathHeartbeat, beat("")), nil, 400, "malformed-request"},
 		"gzip cut off":            {gz(protocol.PathHeartbeat, good[:len(good)-6]), nil, 400, "malformed-request"},
-		"an encoding of tomorrow": {func(t *testing.T, c *agentClient) reply {
+		"an encoding of tomorrow": {func(c *agentClient) reply {
 			return c.send(t, http.MethodPost, protocol.PathHeartbeat, good, "zstd")
 		}, nil, 415, "unsupported-media-type"},
 		"another type":             {post(protocol.PathHeartbeat, beat("")), func(c *agentClient) { c.spoil = func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") } }, 415, "unsupported-media-type"},
@@ -344,10 +346,10 @@ func TestEveryBadRequestOfAnAgentGetsAClearAnswer(t *testing.T) {
 		"a percentage of 101":      {post(opPath(protocol.PathProgress, op), []byte(`{"percent":101}`)), nil, 422, "progress"},
 		"a result of no state":     {post(opPath(protocol.PathResult, op), []byte(`{"state":"done"}`)), nil, 422, "result"},
 		"a large result":           {post(opPath(protocol.PathResult, op), huge), nil, 413, "too-large"},
-		"a wait of no form": {func(t *testing.T, c *agentClient) reply {
+		"a wait of no form": {func(c *agentClient) reply {
 			return c.do(t, http.MethodGet, protocol.PathOperations+"?wait=soon", nil)
 		}, nil, 422, "wait"},
-		"an inventory of the other kind": {func(t *testing.T, c *agentClient) reply {
+		"an inventory of the other kind": {func(c *agentClient) reply {
 			return c.do(t, http.MethodPut, protocol.PathInventory, protocol.Inventory{Fabric: &protocol.FabricInventory{}})
 		}, nil, 422, "inventory"},
 		"an enrolment of no form":    {post(protocol.PathEnroll, []byte(`{}`)), nil, 422, "enrollment"},
@@ -360,7 +362,7 @@ func TestEveryBadRequestOfAnAgentGetsAClearAnswer(t *testing.T) {
 			if r.change != nil {
 				r.change(&mine)
 			}
-			got := r.ask(t, &mine)
+			got := r.ask(&mine)
 			if r.code == "" {
 				got.into(t, r.status, nil)
 				return
@@ -386,7 +388,7 @@ func TestNothingIsReadOfABodyWhoseTokenIsNotGood(t *testing.T) {
 	defer client.CloseIdleConnections()
 	response, err := client.Do(request)
 	require.NoError(t, err)
-	defer response.Body.Close()
+	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
 	require.EqualValues(t, 8<<20, reader.left, "nobody asked for it")
 }
@@ -405,7 +407,7 @@ func TestAReplayedResultTokenIsRefusedAndAFreshOneIsNot(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := s.enroll(t, protocol.NodeAgent, "a")
-	s.issue(t, 1, c.work(t))
+	s.issue(t, c.work(t))
 	path := opPath(protocol.PathResult, c.poll(t, "0s")[0].ID)
 	c.claim = func(m jwt.MapClaims) { m["jti"] = "once" }
 	result := c.wiped(t)
@@ -432,7 +434,7 @@ func TestAFabricsResultMayBeLarge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := s.enroll(t, protocol.FabricAgent, "ib0")
-	s.issue(t, 1, fleet.Work{Fabric: s.fabric, Kind: protocol.ObserveFabric, Epoch: 1, Spec: protocol.ObserveFabricSpec{Nonce: "n"}})
+	s.issue(t, fleet.Work{Fabric: s.fabric, Kind: protocol.ObserveFabric, Epoch: 1, Spec: protocol.ObserveFabricSpec{Nonce: "n"}})
 	seen := protocol.FabricObservation{FabricID: s.fabric.String(), Nonce: "n", Epoch: 1}
 	for port := range 5_000 {
 		table := protocol.PortTable{GUID: protocol.GUID(port), Readable: true, Keys: []protocol.PKey{0x8001, 0x7fff}, Source: "smp"}

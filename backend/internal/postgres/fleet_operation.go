@@ -156,6 +156,19 @@ func (s *Fleet) CountDown(ctx context.Context, id ids.Step, done, failed int, at
 	return remaining[0], nil
 }
 
+// Waiting implements fleet.Operations.
+func (s *Fleet) Waiting(ctx context.Context, agents []ids.Agent, now time.Time) (map[ids.Agent]bool, error) {
+	rows, err := scan[ids.Agent](ctx, s.db, "SELECT DISTINCT agent_id FROM operation WHERE agent_id IN ? AND state = 'queued' AND pick_up_by > ?", agents, now)
+	if err != nil {
+		return nil, fmt.Errorf("find waiting agents: %w", err)
+	}
+	waiting := make(map[ids.Agent]bool, len(rows))
+	for _, id := range rows {
+		waiting[id] = true
+	}
+	return waiting, nil
+}
+
 // OfAgent implements fleet.Operations.
 func (s *Fleet) OfAgent(ctx context.Context, agent ids.Agent, states []fleet.State, now time.Time, limit int) ([]fleet.Operation, error) {
 	return s.operations(ctx, func(db *gorm.DB) *gorm.DB {
