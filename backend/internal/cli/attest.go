@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/client"
+	"github.com/leasehold/leasehold/backend/fabric"
 )
 
 func attestCommand(o *options) *cobra.Command {
@@ -107,9 +108,21 @@ func attestVerifyCommand(o *options) *cobra.Command {
 			if err != nil {
 				return &Unhealthy{Detail: err.Error()}
 			}
-			return o.printer(cmd).show(map[string]string{"verified_with": kid, "payload_type": envelope.PayloadType}, func(w io.Writer) {
+			found := map[string]string{"verified_with": kid, "payload_type": envelope.PayloadType}
+			if envelope.PayloadType == protocol.PayloadInToto {
+				statement, err := fabric.VerifyAttestation(envelope, keys)
+				if err != nil {
+					return &Unhealthy{Detail: "NOT VERIFIED: " + err.Error()}
+				}
+				found["lease"], found["verdict"] = statement.Predicate.Lease.String(), string(statement.Predicate.Verdict)
+			}
+			return o.printer(cmd).show(found, func(w io.Writer) {
 				row(w, "Verified", "signed by the platform's key "+kid)
 				row(w, "Payload", envelope.PayloadType)
+				if verdict, ok := found["verdict"]; ok {
+					row(w, "Lease", found["lease"])
+					row(w, "Verdict", verdict+", which follows from the witnesses' own signed words")
+				}
 			})
 		},
 	}
