@@ -40,6 +40,10 @@ type Topology interface {
 	// node.
 	LocateFabric(ctx context.Context, id ids.Fabric) error
 	LocateNode(ctx context.Context, id ids.Node) error
+	// MeetReports makes fabrics' reports and nodes' reports see each other: until the transaction ends, reports of nodes wait for that of
+	// a fabric and the other way round, and only nodes' go side by side. Without it, two that come at the same instant would each
+	// look before the other has committed, and the node's ports would never be found. It comes before any row lock.
+	MeetReports(ctx context.Context, ofFabric bool) error
 	Switches(ctx context.Context, fabric ids.Fabric) ([]Switch, error)
 	Links(ctx context.Context, fabric ids.Fabric) ([]Link, error)
 }
@@ -122,6 +126,9 @@ func (s *Service) AddFabric(ctx context.Context, site ids.Site, name string) (Fa
 func (s *Service) ReportNode(ctx context.Context, id ids.Node, report protocol.NodeInventory) (protocol.InventoryReply, error) {
 	var reply protocol.InventoryReply
 	err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
+		if err := s.topo.MeetReports(ctx, false); err != nil {
+			return err
+		}
 		node, err := s.nodes.NodeForUpdate(ctx, id)
 		if err != nil {
 			return err
@@ -271,6 +278,9 @@ func (s *Service) objections(ctx context.Context, node Node) ([]string, error) {
 // may come to the market.
 func (s *Service) ReportFabric(ctx context.Context, id ids.Fabric, report protocol.FabricInventory) error {
 	err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
+		if err := s.topo.MeetReports(ctx, true); err != nil {
+			return err
+		}
 		fabric, err := s.places.Fabric(ctx, id)
 		if err != nil {
 			return err

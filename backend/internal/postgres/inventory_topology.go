@@ -164,6 +164,22 @@ func (s *Inventory) LocateNode(ctx context.Context, id ids.Node) error {
 	return s.locate(ctx, `n.id = ?`, id)
 }
 
+// reportsLock is the advisory lock under which reports meet.
+const reportsLock = 7122
+
+// MeetReports implements inventory.Topology.
+func (s *Inventory) MeetReports(ctx context.Context, ofFabric bool) error {
+	lock := "SELECT pg_advisory_xact_lock_shared(?)"
+	if ofFabric {
+		lock = "SELECT pg_advisory_xact_lock(?)"
+	}
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error { return conn(ctx).Exec(lock, reportsLock).Error })
+	if err != nil {
+		return fmt.Errorf("meet reports: %w", err)
+	}
+	return nil
+}
+
 // located joins ports with where their site's fabrics see them.
 const located = `FROM hca_port p JOIN node n ON n.id = p.node_id JOIN fabric_port f ON f.guid = p.guid
 	JOIN fabric b ON b.id = f.fabric_id AND b.site_id = n.site_id WHERE `
