@@ -73,6 +73,7 @@ type turn struct {
 	lease     lease.Lease
 	instances []Instance
 	now       time.Time
+	changed   bool // there is news about the lease
 }
 
 // within locks the lease and its allocations and runs fn on them, in one transaction. The lease must be in one of the states:
@@ -90,7 +91,11 @@ func (s *Service) within(ctx context.Context, id ids.Lease, states []lease.State
 		if err != nil {
 			return err
 		}
-		return fn(ctx, &turn{Service: s, lease: l, instances: instances, now: s.Clock.Now()})
+		t := &turn{Service: s, lease: l, instances: instances, now: s.Clock.Now()}
+		if err := fn(ctx, t); err != nil || !t.changed {
+			return err
+		}
+		return s.Work.Announce(ctx, id) // whoever waits for the lease to change
 	})
 }
 
@@ -151,6 +156,7 @@ func (t *turn) record(ctx context.Context, event lease.EventType, data map[strin
 }
 
 func (t *turn) recordAt(ctx context.Context, event lease.EventType, at time.Time, data map[string]any) error {
+	t.changed = true
 	_, err := t.Leases.AppendEvent(ctx, lease.Event{Lease: t.lease.ID, Type: event, At: at, Data: data})
 	return err
 }
@@ -167,12 +173,10 @@ func (t *turn) recordOnce(ctx context.Context, event lease.EventType, field, val
 	return t.record(ctx, event, data)
 }
 
-// save writes the lease and wakes whoever waits for it to change.
+// save writes the lease.
 func (t *turn) save(ctx context.Context) error {
-	if err := t.Leases.Update(ctx, t.lease); err != nil {
-		return err
-	}
-	return t.Work.Announce(ctx, t.lease.ID)
+	t.changed = true
+	return t.Leases.Update(ctx, t.lease)
 }
 
 // explain says on the lease why it waits; "" when it does not.

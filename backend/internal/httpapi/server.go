@@ -19,15 +19,6 @@ type Areas struct {
 }
 
 // server joins the areas into the generated interface: an operation without a handler does not compile.
-type server struct {
-	Areas
-	pending
-}
+type server struct{ Areas }
 
 var _ api.StrictServerInterface = server{}
-
-// pending is TEMPORARY: it answers for operations whose area is still being built. A method of an area hides its namesake here.
-// TODO(areas): remove with notbuilt.go when no area needs it.
-type pending struct{ pendingInner }
-
-type pendingInner struct{ notBuilt }

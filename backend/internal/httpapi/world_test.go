@@ -74,6 +74,9 @@ func newWorld(t *testing.T, change ...func(*httpapi.Deps)) *world {
 				Inventory: newInventory(w), Overview: overview.New(w.db, postgres.NewOverview(w.db), w.clock), Tenants: w.tenants,
 				Enroller: fakeEnroller{}, Doctor: fakeDoctor{}, Audit: audit.New(postgres.NewAuditEvents(w.db), w.clock),
 			},
+			Market:  newMarket(w),
+			Quotes:  httpapi.Quotes{Sales: newSales(w)},
+			Leases:  newLeases(w),
 			Billing: newBilling(w),
 			System: httpapi.System{
 				Keys: registry, Log: slog.New(slog.DiscardHandler),

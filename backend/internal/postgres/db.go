@@ -193,7 +193,9 @@ func refused() *gorm.DB {
 
 type noPool struct{}
 
-func (noPool) PrepareContext(context.Context, string) (*sql.Stmt, error) { return nil, errNoTransaction }
+func (noPool) PrepareContext(context.Context, string) (*sql.Stmt, error) {
+	return nil, errNoTransaction
+}
 
 func (noPool) ExecContext(context.Context, string, ...any) (sql.Result, error) {
 	return nil, errNoTransaction

@@ -119,6 +119,9 @@ func takeLease(from *gorm.DB, id ids.Lease) (lease.Lease, error) {
 // List reads the leases that the filter leaves, latest first.
 func (s *Leases) List(ctx context.Context, f lease.Filter) ([]lease.Lease, error) {
 	find := conn(ctx).Order("created_at DESC, id DESC")
+	if !f.ID.IsZero() {
+		find = find.Where("id = ?", f.ID)
+	}
 	if !f.Project.IsZero() {
 		find = find.Where("project_id = ?", f.Project)
 	}

@@ -206,12 +206,9 @@ func (w *LeaseWork) QuarantineNode(ctx context.Context, node ids.Node, reason st
 	return nil
 }
 
-// LeaseChannel is where a lease's id is announced when the lease has changed.
-const LeaseChannel = "lease"
-
 // Announce wakes whoever waits for the lease to change, when the transaction commits.
 func (w *LeaseWork) Announce(ctx context.Context, id ids.Lease) error {
-	if err := conn(ctx).Exec("SELECT pg_notify(?, ?)", LeaseChannel, id.String()).Error; err != nil {
+	if err := conn(ctx).Exec("SELECT pg_notify(?, ?)", lease.Channel, id.String()).Error; err != nil {
 		return fmt.Errorf("announce lease: %w", err)
 	}
 	return nil

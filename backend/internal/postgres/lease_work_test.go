@@ -244,7 +244,7 @@ func TestANudgeIsAnnouncedWhenItsTransactionCommits(t *testing.T) {
 	listener, err := w.Pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer listener.Release()
-	_, err = listener.Exec(t.Context(), "LISTEN "+outbox.Channel+"; LISTEN "+postgres.LeaseChannel)
+	_, err = listener.Exec(t.Context(), "LISTEN "+outbox.Channel+"; LISTEN "+lease.Channel)
 	require.NoError(t, err)
 	box := postgres.NewOutbox(w.db)
 	ctx := tenant.WithActor(t.Context(), tenant.Actor{Org: w.customer.Org})
