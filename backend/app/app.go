@@ -71,6 +71,9 @@ type App struct {
 	work      *postgres.LeaseWork
 }
 
+// doctorSettles is how old Temporal's list of workflows may be.
+const doctorSettles = 5 * time.Second
+
 // defaultMaxConns leaves room for several replicas on PostgreSQL's default of 100.
 const defaultMaxConns = 40
 
@@ -153,7 +156,7 @@ func (a *App) wire(ctx context.Context) error {
 	a.wireMoney()
 	a.wireFleet(attestation)
 	a.wireLeases(sealer)
-	a.doctor = &doctor.Doctor{Rows: postgres.NewDoctor(a.db), Workflows: a.reconciler(), Clock: a.clock}
+	a.doctor = &doctor.Doctor{Rows: postgres.NewDoctor(a.db), Workflows: a.reconciler(), Clock: a.clock, Settle: doctorSettles}
 	return nil
 }
 

@@ -22,7 +22,7 @@ func demoCommand() *cobra.Command {
 			"Ends with status 0 only if every step held.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options.Out = cmd.OutOrStdout()
+			options.Out, options.ZeroWork = cmd.OutOrStdout(), dev.speed == "instant"
 			logins, err := readLogins(dev.dataDir)
 			if errors.Is(err, errNotRunning) || dev.fresh {
 				return demoOnFresh(cmd, dev, options)

@@ -20,6 +20,7 @@ type Options struct {
 	Instances    int
 	Duration     time.Duration
 	Extension    time.Duration
+	ZeroWork     bool // the simulated nodes' work takes no time
 	Out          io.Writer
 }
 
