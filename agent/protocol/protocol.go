@@ -314,7 +314,7 @@ func (k PKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 // UnmarshalText accepts hex with or without "0x".
 func (k *PKey) UnmarshalText(b []byte) error {
 	v, err := parseHex(string(b), 16)
-	*k = PKey(v)
+	*k = PKey(v) //nolint:gosec // parseHex has checked that it is 16 bits
 	return err
 }
 

@@ -13,14 +13,13 @@ import (
 	"github.com/leasehold/leasehold/agent/protocol"
 )
 
-// start runs the program in this process and returns what ends it and what it then returned.
-func start(t *testing.T, args ...string) (func() error, *bytes.Buffer) {
+// start runs the program in this process and returns what ends it and then tells what it returned.
+func start(t *testing.T, args ...string) func() error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := root()
-	var out bytes.Buffer
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
+	cmd.SetOut(&bytes.Buffer{})
+	cmd.SetErr(&bytes.Buffer{})
 	cmd.SetArgs(args)
 	done := make(chan error, 1)
 	go func() { done <- cmd.ExecuteContext(ctx) }()
@@ -34,7 +33,7 @@ func start(t *testing.T, args ...string) (func() error, *bytes.Buffer) {
 		return <-done
 	}
 	t.Cleanup(func() { _ = stop() })
-	return stop, &out
+	return stop
 }
 
 func tokenFile(t *testing.T) string {
@@ -47,7 +46,7 @@ func tokenFile(t *testing.T) string {
 func TestANodeAgentReportsThisMachineAndRefusesWhatItCannotDo(t *testing.T) {
 	t.Parallel()
 	plane := uplinktest.New(t)
-	stop, _ := start(t, "node", "--server", plane.URL, "--token-file", tokenFile(t), "--state-dir", t.TempDir(), "--name", "n1", "--root", t.TempDir())
+	stop := start(t, "node", "--server", plane.URL, "--token-file", tokenFile(t), "--state-dir", t.TempDir(), "--name", "n1", "--root", t.TempDir())
 	report := plane.AwaitInventory(t, "n1").Node
 	require.NotEmpty(t, report.Kernel)
 	require.NotNil(t, report.GPUs)
@@ -66,7 +65,7 @@ func TestASimulatedSiteIsStartedAndInjectedIntoFromTheCommandLine(t *testing.T) 
 	plan := filepath.Join(t.TempDir(), "site.yaml")
 	require.NoError(t, os.WriteFile(plan, []byte("name: s\ngroups: [{name: x, count: 1, gpu: h100-sxm-80gb, gpus: 8, fabric: ib-1}]\n"), 0o600))
 	dir := t.TempDir()
-	stop, _ := start(t, "sim", "--server", plane.URL, "--token-file", tokenFile(t), "--state-dir", dir, "--site", plan, "--speed", "instant", "--heartbeat", "20ms")
+	stop := start(t, "sim", "--server", plane.URL, "--token-file", tokenFile(t), "--state-dir", dir, "--site", plan, "--speed", "instant", "--heartbeat", "20ms")
 	plane.AwaitInventory(t, "gpu-x-01")
 	require.NotNil(t, plane.AwaitInventory(t, "ib-1").Fabric)
 	inject := root()

@@ -47,7 +47,6 @@ type ServerConfig struct {
 type Server struct {
 	cfg     ServerConfig
 	host    gossh.Signer
-	probe   gossh.Signer    // logs in to prove that a grant works, and that a revoked one does not
 	ctx     context.Context //nolint:containedctx // sessions live as long as the server
 	stop    context.CancelFunc
 	serving sync.WaitGroup

@@ -12,6 +12,7 @@ import (
 // report sends one operation's progress and then its result, in this order and never at once. Progress that was overtaken by
 // newer progress before it could be sent is left out.
 type report struct {
+	id   string
 	wake chan struct{}
 
 	mu     sync.Mutex
@@ -19,18 +20,17 @@ type report struct {
 	result *protocol.Result
 }
 
-// report returns the operation's report, which is started if there is none. The caller holds the runner's lock.
+// report returns the operation's report, and has Run start one if there is none. The caller holds the runner's lock.
 func (r *Runner) report(e *entry) *report {
 	id := e.op.ID
 	if out := r.reporting[id]; out != nil {
 		return out
 	}
-	out := &report{wake: make(chan struct{}, 1)}
+	out := &report{id: id, wake: make(chan struct{}, 1)}
 	r.reporting[id] = out
-	ctx := r.ctx
-	r.work.Go(func() {
-		if r.send(ctx, id, out) {
-			r.acknowledged(id)
+	r.spawn(func(ctx context.Context) {
+		if r.send(ctx, out) {
+			r.acknowledged(out.id)
 		}
 	})
 	return out
@@ -74,23 +74,23 @@ func (o *report) sent(p *protocol.Progress) {
 }
 
 // send reports until the result is acknowledged or unwanted, and returns false when ctx ended before.
-func (r *Runner) send(ctx context.Context, id string, out *report) bool {
+func (r *Runner) send(ctx context.Context, out *report) bool {
 	retry := backoff.New(r.cfg.Retry)
 	for {
 		progress, result := out.next()
 		var err error
 		switch {
 		case result != nil:
-			err = r.cfg.Reporter.Result(ctx, id, *result)
+			err = r.cfg.Reporter.Result(ctx, out.id, *result)
 			if errors.Is(err, ErrUnwanted) {
-				r.cfg.Log.Warn("result was refused", "operation", id, "state", result.State, "error", err)
+				r.cfg.Log.Warn("result was refused", "operation", out.id, "state", result.State, "error", err)
 				return true
 			}
 			if err == nil {
 				return true
 			}
 		case progress != nil:
-			if err = r.cfg.Reporter.Progress(ctx, id, *progress); err == nil || errors.Is(err, ErrUnwanted) {
+			if err = r.cfg.Reporter.Progress(ctx, out.id, *progress); err == nil || errors.Is(err, ErrUnwanted) {
 				out.sent(progress)
 				err = nil
 			}

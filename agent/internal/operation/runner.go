@@ -50,22 +50,24 @@ type Runner struct {
 	cfg  Config
 	work sync.WaitGroup
 	dead chan struct{} // closed when the journal can no longer be written
+	kick chan struct{} // jobs or reports are to be started
 
 	mu        sync.Mutex
 	ledger    *ledger
-	ctx       context.Context //nolint:containedctx // the lifetime of the work that Deliver starts, given to Run
-	delivered bool            // the control plane has spoken since the start: what it fenced meanwhile is known
+	open      bool // Run is there to start work
+	delivered bool // the control plane has spoken since the start: what it fenced meanwhile is known
 	waiting   []*entry
 	running   map[string]*job
 	reporting map[string]*report
+	unstarted []func(ctx context.Context) // jobs and reports that Run is to start
 	broken    error
 }
 
 // job is an operation that a handler is working on.
 type job struct {
 	entry      *entry
-	cancel     context.CancelFunc
-	superseded string // why it was stopped, if it was
+	stop       chan struct{} // closed when it is superseded
+	superseded string        // why it was stopped, if it was
 }
 
 // Open reads the journal. Nothing runs before Run.
@@ -78,7 +80,7 @@ func Open(cfg Config) (*Runner, error) {
 		return nil, fmt.Errorf("open runner: %w", err)
 	}
 	return &Runner{
-		cfg: cfg, ledger: l, dead: make(chan struct{}), running: map[string]*job{}, reporting: map[string]*report{},
+		cfg: cfg, ledger: l, dead: make(chan struct{}), kick: make(chan struct{}, 1), running: map[string]*job{}, reporting: map[string]*report{},
 	}, nil
 }
 
@@ -88,14 +90,18 @@ func Open(cfg Config) (*Runner, error) {
 func (r *Runner) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r.start(ctx)
-	select {
-	case <-ctx.Done():
-	case <-r.dead:
+	r.start()
+	for ctx.Err() == nil {
+		select {
+		case <-r.kick:
+			r.startWork(ctx)
+		case <-r.dead:
+			cancel()
+		case <-ctx.Done():
+		}
 	}
-	cancel()
 	r.mu.Lock()
-	r.ctx = nil
+	r.open = false
 	r.mu.Unlock()
 	r.work.Wait()
 	r.mu.Lock()
@@ -103,10 +109,10 @@ func (r *Runner) Run(ctx context.Context) error {
 	return errors.Join(r.broken, r.ledger.journal.close())
 }
 
-func (r *Runner) start(ctx context.Context) {
+func (r *Runner) start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ctx = ctx
+	r.open = true
 	for _, id := range r.ledger.order {
 		e := r.ledger.entries[id]
 		switch {
@@ -125,7 +131,7 @@ func (r *Runner) start(ctx context.Context) {
 func (r *Runner) Deliver(ops []protocol.Operation) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ctx == nil || r.broken != nil {
+	if !r.open || r.broken != nil {
 		return 0
 	}
 	fresh := 0
@@ -198,9 +204,9 @@ func (r *Runner) refusal(op protocol.Operation, now time.Time) *protocol.Result 
 // supersede stops what runs on op's slots with a lower epoch: the slots have gone to somebody else.
 func (r *Runner) supersede(op protocol.Operation) {
 	for _, j := range r.running {
-		if j.entry.op.Epoch < op.Epoch && r.overlap(j.entry.op, op) {
+		if j.superseded == "" && j.entry.op.Epoch < op.Epoch && r.overlap(j.entry.op, op) {
 			j.superseded = fmt.Sprintf("stopped: epoch %d took these slots while this operation of epoch %d ran", op.Epoch, j.entry.op.Epoch)
-			j.cancel()
+			close(j.stop)
 		}
 	}
 }
@@ -211,7 +217,7 @@ func (r *Runner) overlap(a, b protocol.Operation) bool {
 
 // schedule starts every waiting operation that no earlier one stands in the way of. The caller holds the lock.
 func (r *Runner) schedule() {
-	if r.ctx == nil || r.broken != nil {
+	if !r.open || r.broken != nil {
 		return
 	}
 	var blocked []*entry
@@ -248,26 +254,51 @@ func (r *Runner) launch(e *entry) error {
 		refusal.StartedAt = e.begunAt
 		return r.conclude(e, *refusal)
 	}
-	ctx, cancel := r.until(e.op.DoneBy)
-	j := &job{entry: e, cancel: cancel}
+	j := &job{entry: e, stop: make(chan struct{})}
 	r.running[e.op.ID] = j
 	progress := r.report(e)
-	r.work.Go(func() {
-		defer cancel()
-		r.run(ctx, j, progress)
-	})
+	r.spawn(func(ctx context.Context) { r.run(ctx, j, progress) })
 	return nil
 }
 
-// until bounds an operation by its deadline, which is the control plane's time. The zero time is no bound.
-func (r *Runner) until(doneBy time.Time) (context.Context, context.CancelFunc) {
-	if doneBy.IsZero() {
-		return context.WithCancel(r.ctx)
+// spawn has Run start f with its context. The caller holds the lock.
+func (r *Runner) spawn(f func(ctx context.Context)) {
+	r.unstarted = append(r.unstarted, f)
+	select {
+	case r.kick <- struct{}{}:
+	default:
 	}
-	return context.WithTimeout(r.ctx, doneBy.Sub(r.cfg.Now()))
 }
 
-func (r *Runner) run(ctx context.Context, j *job, out *report) {
+func (r *Runner) startWork(ctx context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.unstarted {
+		r.work.Go(func() { f(ctx) })
+	}
+	r.unstarted = nil
+}
+
+// until bounds an operation by its deadline, which is the control plane's time, and by stop. The zero time is no bound.
+func (r *Runner) until(ctx context.Context, doneBy time.Time, stop <-chan struct{}) (context.Context, context.CancelFunc) {
+	bounded, cancel := context.WithCancel(ctx)
+	if !doneBy.IsZero() {
+		cancel()
+		bounded, cancel = context.WithTimeout(ctx, doneBy.Sub(r.cfg.Now()))
+	}
+	r.work.Go(func() {
+		select {
+		case <-stop:
+			cancel()
+		case <-bounded.Done():
+		}
+	})
+	return bounded, cancel
+}
+
+func (r *Runner) run(lifetime context.Context, j *job, out *report) {
+	ctx, cancel := r.until(lifetime, j.entry.op.DoneBy, j.stop)
+	defer cancel()
 	step := func(percent int, phase string) {
 		out.progress(protocol.Progress{Percent: min(max(percent, 0), 100), Phase: phase, At: r.cfg.Now()})
 	}
@@ -279,7 +310,7 @@ func (r *Runner) run(ctx context.Context, j *job, out *report) {
 	defer r.mu.Unlock()
 	delete(r.running, j.entry.op.ID)
 	switch {
-	case r.ctx == nil || r.ctx.Err() != nil:
+	case lifetime.Err() != nil:
 		return // this process is ending: the next one resumes the operation, whatever became of it here
 	case j.superseded != "":
 		result.State = protocol.Failed
@@ -310,6 +341,11 @@ func (r *Runner) conclude(e *entry, result protocol.Result) error {
 	if err := r.ledger.end(e, result); err != nil {
 		return err
 	}
+	attributes := []any{"operation", e.op.ID, "kind", e.op.Kind, "lease", e.op.LeaseID, "epoch", e.op.Epoch, "state", result.State, "took", result.FinishedAt.Sub(e.begunAt)}
+	if result.Fault != nil {
+		attributes = append(attributes, "code", result.Fault.Code, "detail", result.Fault.Detail)
+	}
+	r.cfg.Log.Info("operation ended", attributes...)
 	r.report(e).finish(result)
 	return nil
 }

@@ -35,7 +35,7 @@ func (tr *tree) write(path, content string) {
 }
 
 // adapter makes mlx5_n with the node GUID 0x0002c9030030n000 and one port with the next GUID.
-func (tr *tree) adapter(n int, linkLayer string) string {
+func (tr *tree) adapter(n int, linkLayer string) {
 	tr.t.Helper()
 	device := fmt.Sprintf("mlx5_%d", n)
 	pci := filepath.Join(filepath.Dir(tr.root), "devices", "pci0000:15", fmt.Sprintf("0000:1%d:00.0", n))
@@ -54,7 +54,6 @@ func (tr *tree) adapter(n int, linkLayer string) string {
 		tr.write(fmt.Sprintf("%s/ports/1/pkeys/%d", device, i), "0x0000")
 	}
 	require.NoError(tr.t, os.Symlink(pci, filepath.Join(tr.root, device, "device")))
-	return device
 }
 
 type clock struct{ now time.Time }

@@ -46,7 +46,7 @@ func Generate(site Site) (Hardware, error) {
 			m := machineOf(site, group, index)
 			if group.Fabric != "" {
 				if trees[group.Fabric] == nil {
-					trees[group.Fabric] = &tree{site: siteByte(site.Name), fabric: len(order)}
+					trees[group.Fabric] = &tree{site: siteByte(site.Name), fabric: uint64(len(order))}
 					order = append(order, group.Fabric)
 				}
 				trees[group.Fabric].attach(&m.Inventory, number, group, index)

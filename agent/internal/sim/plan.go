@@ -29,7 +29,7 @@ type Group struct {
 	// Fabric is the subnet that the nodes' adapters are on, one adapter a GPU; "" for none.
 	Fabric string `yaml:"fabric"`
 	// NodesPerPod is how many nodes share a set of leaf switches, one leaf a rail; 0 is 8.
-	NodesPerPod int `yaml:"nodes_per_pod"`
+	NodesPerPod int `yaml:"nodes_per_pod"` //nolint:tagliatelle // snake case, as everywhere else
 }
 
 const (

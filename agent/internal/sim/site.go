@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -99,8 +100,8 @@ func Run(ctx context.Context, o Options) (err error) {
 
 func (r *run) close() error {
 	var errs []error
-	for i := len(r.closers) - 1; i >= 0; i-- {
-		errs = append(errs, r.closers[i]())
+	for _, end := range slices.Backward(r.closers) {
+		errs = append(errs, end())
 	}
 	return errors.Join(append(errs, r.lock.Unlock())...)
 }

@@ -289,34 +289,37 @@ func TestARestartGoesOnWhereItWas(t *testing.T) {
 	require.Equal(t, "earlier-tenant-not-wiped", w.order(name, protocol.Prepare, 6, all(), w.prepareSpec(name, "lease_2")).Fault.Code)
 }
 
-func (w *world) inject(name, fault string, device int) {
+// victim is the node that faults are injected into.
+const victim = "gpu-h100-01"
+
+func (w *world) inject(fault string, device int) {
 	w.t.Helper()
-	require.NoError(w.t, sim.Inject(w.t.Context(), w.dir, sim.Injection{Node: name, Fault: fault, Device: device}))
+	require.NoError(w.t, sim.Inject(w.t.Context(), w.dir, sim.Injection{Node: victim, Fault: fault, Device: device}))
 }
 
 func TestInjectedFaultsShow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.run()
-	const name, lease = "gpu-h100-01", "lease_1"
+	const name, lease = victim, "lease_1"
 	for fault, condition := range map[string]string{"xid79": "gpu-xid-79", "ecc": "gpu-ecc-uncorrectable", "ib-down": "ib-port-down"} {
-		w.inject(name, fault, 3)
+		w.inject(fault, 3)
 		w.AwaitHeartbeat(t, name, func(b protocol.Heartbeat) bool {
 			return len(b.Conditions) == 1 && b.Conditions[0].Name == condition
 		})
 		failed := w.order(name, protocol.Prepare, 1, all(), w.prepareSpec(name, lease))
 		require.Equal(t, "preflight-failed", failed.Fault.Code, fault)
 		require.True(t, failed.Fault.Retryable)
-		w.inject(name, "clear", 0)
+		w.inject("clear", 0)
 	}
-	w.inject(name, "prepare-fails", 0)
+	w.inject("prepare-fails", 0)
 	require.Equal(t, protocol.Failed, w.order(name, protocol.Prepare, 1, all(), w.prepareSpec(name, lease)).State)
-	w.inject(name, "clear", 0)
+	w.inject("clear", 0)
 	succeeded[protocol.PrepareEvidence](t, w.order(name, protocol.Prepare, 1, all(), w.prepareSpec(name, lease)))
 	succeeded[protocol.GrantEvidence](t, w.order(name, protocol.Grant, 1, all(), w.grantSpec(lease)))
 	succeeded[protocol.RevokeEvidence](t, w.order(name, protocol.Revoke, 1, all(), protocol.RevokeSpec{LeaseID: lease}))
 
-	w.inject(name, "wipe-fails", 0)
+	w.inject("wipe-fails", 0)
 	failed := w.order(name, protocol.Wipe, 1, all(), protocol.WipeSpec{LeaseID: lease, Nonce: "n"})
 	require.Equal(t, "wipe-failed", failed.Fault.Code)
 	w.Verify(t, name, failed)
@@ -326,7 +329,7 @@ func TestInjectedFaultsShow(t *testing.T) {
 	}
 	require.Positive(t, dirty)
 	require.Equal(t, "earlier-tenant-not-wiped", w.order(name, protocol.Prepare, 2, all(), w.prepareSpec(name, "lease_2")).Fault.Code)
-	w.inject(name, "clear", 0)
+	w.inject("clear", 0)
 	succeeded[protocol.WipeEvidence](t, w.order(name, protocol.Wipe, 2, all(), protocol.WipeSpec{LeaseID: lease, Nonce: "m"}))
 
 	require.ErrorContains(t, sim.Inject(t.Context(), w.dir, sim.Injection{Node: "gpu-none", Fault: "ecc"}), "no node")
@@ -341,14 +344,14 @@ func TestAnUnreachableNodeFallsSilentAndComesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.run()
-	const name = "gpu-h100-01"
+	const name = victim
 	w.AwaitInventory(t, name)
-	w.inject(name, "unreachable", 0)
+	w.inject("unreachable", 0)
 	count := func(agent string) int { return len(w.Agent(t, agent).Heartbeats) }
 	before, others := count(name), count("gpu-h100-02")
 	require.Eventually(t, func() bool { return count("gpu-h100-02") > others+5 }, 10*time.Second, 5*time.Millisecond)
 	require.LessOrEqual(t, count(name), before+1, "one may have been under way")
-	w.inject(name, "clear", 0)
+	w.inject("clear", 0)
 	require.Eventually(t, func() bool { return count(name) > before+2 }, 10*time.Second, 5*time.Millisecond)
 }
 

@@ -12,8 +12,8 @@ import (
 // hangs; every leaf goes up to every spine. Leaf port n is the pod's node n.
 type tree struct {
 	site   uint64
-	fabric int
-	hosts  int
+	fabric uint64
+	hosts  uint64
 	leaves map[leafKey]protocol.GUID
 	order  []leafKey
 	ports  []protocol.TopologyPort
@@ -41,19 +41,19 @@ const (
 )
 
 func (t *tree) guid(kind, number uint64) protocol.GUID {
-	return protocol.GUID(uint64(0x0002c9)<<40 | t.site<<32 | uint64(t.fabric)<<28 | kind<<24 | number)
+	return protocol.GUID(uint64(0x0002c9)<<40 | t.site<<32 | t.fabric<<28 | kind<<24 | number)
 }
 
 // attach gives the node one adapter a GPU and plugs them in.
 func (t *tree) attach(node *protocol.NodeInventory, groupNumber int, group Group, index int) {
 	podSize := cmp.Or(group.NodesPerPod, defaultPodSize)
 	for rail := range group.GPUs {
-		number := uint64(t.hosts)
+		number := t.hosts
 		t.hosts++
 		nodeGUID := t.guid(kindHCA, number*portsPerHCA)
 		leaf := t.leaf(leafKey{groupNumber, index / podSize, rail})
 		device := fmt.Sprintf("mlx5_%d", rail)
-		lid := int(number) + 1
+		lid := len(t.ports) + 1
 		gpu := node.GPUs[rail]
 		node.HCAs = append(node.HCAs, protocol.HCA{
 			Device: device, NodeGUID: nodeGUID, BoardID: "MT_0000000838", Firmware: "28.43.2026",

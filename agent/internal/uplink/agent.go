@@ -107,11 +107,13 @@ func refused(err error) bool {
 		status.Status != http.StatusRequestTimeout && status.Status != http.StatusTooManyRequests
 }
 
-// polls asks for operations for ever.
+// polls asks for operations for ever. The first poll does not wait: what an earlier process left unfinished is resumed when the
+// control plane has spoken.
 func (a *Agent) polls(ctx context.Context) error {
 	retry := backoff.New(a.cfg.Retry)
+	wait := time.Duration(0)
 	for ctx.Err() == nil {
-		ops, err := a.cfg.Client.Poll(ctx, a.cfg.PollWait)
+		ops, err := a.cfg.Client.Poll(ctx, wait)
 		if err != nil {
 			if ctx.Err() == nil {
 				a.cfg.Log.Warn("poll failed", "failures", retry.Failures()+1, "error", err)
@@ -119,6 +121,7 @@ func (a *Agent) polls(ctx context.Context) error {
 			_ = retry.Pause(ctx, a.nudge) //nolint:errcheck // the loop looks at ctx itself
 			continue
 		}
+		wait = a.cfg.PollWait
 		if fresh := a.cfg.Runner.Deliver(ops); fresh == 0 && len(ops) > 0 {
 			// The control plane repeats what is in hand already: asking again at once would turn this loop into a fire.
 			_ = retry.Pause(ctx, nil) //nolint:errcheck // the loop looks at ctx itself

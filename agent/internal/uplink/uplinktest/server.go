@@ -260,9 +260,9 @@ func (s *Server) misbehave(next http.Handler) http.Handler {
 		switch {
 		case f.Cut && f.Late:
 			next.ServeHTTP(httptest.NewRecorder(), r)
-			panic(http.ErrAbortHandler)
+			panic(http.ErrAbortHandler) //nolint:forbidigo // net/http's way to cut a connection
 		case f.Cut:
-			panic(http.ErrAbortHandler)
+			panic(http.ErrAbortHandler) //nolint:forbidigo // net/http's way to cut a connection
 		case f.Status != 0:
 			http.Error(w, "injected", f.Status)
 		default:
