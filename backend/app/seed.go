@@ -40,11 +40,10 @@ func (a *App) SeedDemo(ctx context.Context, people DemoLogins) error {
 		return fmt.Errorf("seed organizations: %w", err)
 	}
 	return a.db.WithinTx(ctx, func(ctx context.Context) error {
-		site, err := a.inventory.SiteByName(ctx, DemoSite)
-		if !fault.Is(err, fault.NotFound) {
-			return err
+		if _, err := a.inventory.SiteByName(ctx, DemoSite); !fault.Is(err, fault.NotFound) {
+			return err // it is there already, or cannot be looked for
 		}
-		site, err = a.inventory.AddSite(ctx, inventory.Site{
+		site, err := a.inventory.AddSite(ctx, inventory.Site{
 			Provider: made[1].Org, Name: DemoSite, Region: "simulated", Country: "US", TimeZone: "UTC", AutoAccept: true,
 		})
 		if err != nil {

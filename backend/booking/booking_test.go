@@ -128,7 +128,7 @@ func TestOf64ClientsThatBookTheLastNodesAtOnceExactlyAsManyWin(t *testing.T) {
 	balance, err := s.bills.Balance(ctx, c.Org)
 	require.NoError(t, err)
 	require.Equal(t, nodes*probe.Total.Minor, balance.Held.Minor, "only winners' money is held")
-	require.EqualValues(t, 1_000_000-nodes*probe.Total.Minor, balance.Available().Minor)
+	require.Equal(t, 1_000_000-nodes*probe.Total.Minor, balance.Available().Minor)
 }
 
 func TestAQuoteBooksOnceAndUntilItExpires(t *testing.T) {

@@ -189,7 +189,7 @@ type queue []*candidate
 
 func (q queue) Len() int      { return len(q) }
 func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(*candidate)) } //nolint:forcetypeassert // ours alone
+func (q *queue) Push(x any)   { *q = append(*q, x.(*candidate)) } //nolint:forcetypeassert,errcheck // ours alone
 func (q queue) Less(i, j int) bool {
 	a, b := q[i], q[j]
 	return cmp.Or(cmp.Compare(a.next.broken, b.next.broken), cmp.Compare(a.next.slack, b.next.slack),

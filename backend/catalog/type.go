@@ -88,7 +88,9 @@ func (t InstanceType) Occupied(w lease.Window) lease.Window {
 // Check returns an Invalid fault, code "instance-type", for a type whose geometry contradicts itself or, for a MIG slice, our own
 // placement table.
 func (t InstanceType) Check() error {
-	refuse := func(format string, args ...any) error { return fault.New(fault.Invalid, "instance-type", format, args...) }
+	refuse := func(format string, args ...any) error {
+		return fault.New(fault.Invalid, "instance-type", format, args...)
+	}
 	switch {
 	case t.Width <= 0:
 		return refuse("%s has no width", t.Name)

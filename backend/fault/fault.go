@@ -5,6 +5,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 )
 
@@ -85,9 +86,7 @@ func (f *Fault) Unwrap() error { return f.cause }
 func (f *Fault) With(name string, value any) *Fault {
 	next := *f
 	next.Facts = make(map[string]any, len(f.Facts)+1)
-	for k, v := range f.Facts {
-		next.Facts[k] = v
-	}
+	maps.Copy(next.Facts, f.Facts)
 	next.Facts[name] = value
 	return &next
 }

@@ -43,7 +43,7 @@ func Parse[K Kind](s string) (ID[K], error) {
 func MustParse[K Kind](s string) ID[K] {
 	id, err := Parse[K](s)
 	if err != nil {
-		panic(err)
+		panic(err) //nolint:forbidigo // for constants in tests
 	}
 	return id
 }
@@ -135,10 +135,10 @@ var monotonic struct {
 func newUUIDv7() [16]byte {
 	var u [16]byte
 	if _, err := rand.Read(u[6:]); err != nil {
-		panic("ids: no randomness: " + err.Error())
+		panic("ids: no randomness: " + err.Error()) //nolint:forbidigo // nothing can be named any more
 	}
 	// 48 bits of milliseconds, then 12 bits of sub-millisecond fraction.
-	now := uint64(time.Now().UnixNano())
+	now := uint64(time.Now().UnixNano()) //nolint:forbidigo,gosec // the id's own stamp; the year is past 1970
 	stamp := now/1e6<<12 | (now % 1e6 << 12 / 1e6)
 	monotonic.Lock()
 	if stamp <= monotonic.last {
@@ -152,7 +152,7 @@ func newUUIDv7() [16]byte {
 	binary.BigEndian.PutUint64(t[:], stamp<<4)
 	copy(u[0:6], t[0:6])
 	u[6] = 0x70 | byte(stamp>>8&0x0f)
-	u[7] = byte(stamp)
+	u[7] = byte(stamp & 0xff)
 	u[8] = u[8]&0x3f | 0x80
 	return u
 }

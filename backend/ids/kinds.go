@@ -1,6 +1,8 @@
 package ids
 
 // The kinds of thing that have identifiers, with the prefix that people see. A new noun adds three lines here.
+//
+//nolint:revive // one comment speaks for the group
 type (
 	orgKind         struct{}
 	projectKind     struct{}
@@ -80,6 +82,8 @@ func (auditKind) prefix() string       { return "audit" }
 func (outboxKind) prefix() string      { return "msg" }
 
 // One alias a kind, so that a signature says what it wants and the compiler refuses a node's id where a lease's is due.
+//
+//nolint:revive // one comment speaks for the group
 type (
 	Org         = ID[orgKind]
 	Project     = ID[projectKind]

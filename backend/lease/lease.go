@@ -3,6 +3,7 @@
 package lease
 
 import (
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/fault"
@@ -115,12 +116,7 @@ func transitions() map[State][]State {
 
 // CanMoveTo reports whether next may follow the lease's state.
 func (l Lease) CanMoveTo(next State) bool {
-	for _, s := range transitions()[l.State] {
-		if s == next {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(transitions()[l.State], next)
 }
 
 // MoveTo changes the state and stamps the instant that belongs to it.

@@ -2,7 +2,6 @@ package isolation_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -150,7 +149,7 @@ func TestItContinuesAsNewBeforeItsHistoryGrowsLong(t *testing.T) {
 	}
 	s.run(t)
 	var again *workflow.ContinueAsNewError
-	require.True(t, errors.As(s.env.GetWorkflowError(), &again))
+	require.ErrorAs(t, s.env.GetWorkflowError(), &again)
 }
 
 // nowhere knows no fabric.

@@ -197,7 +197,8 @@ func nextNotice(end, now time.Time) (time.Time, time.Duration) {
 
 // nextAccrual returns the next full accrual period after the lease became active.
 func nextAccrual(activeAt, now time.Time) time.Time {
-	return activeAt.Add(accrueEvery * (max(now.Sub(activeAt), 0)/accrueEvery + 1))
+	periods := int64(max(now.Sub(activeAt), 0) / accrueEvery)
+	return activeAt.Add(time.Duration(periods+1) * accrueEvery)
 }
 
 // release takes back what was given, in the order in which nothing leaks: people out, partition empty, disks clean. Each step

@@ -190,7 +190,7 @@ func (w *world) requireNothingHeld(t *testing.T) {
 		case lease.Quarantined:
 			require.NotEmpty(t, i.Reason)
 			require.NotEmpty(t, w.rows.quarantined[i.Node], "%s's node is still on the market", i.NodeName)
-		default:
+		case lease.Held, lease.Preparing, lease.InUse, lease.Cleaning:
 			require.Fail(t, "held", "%s is still %s", i.NodeName, i.State)
 		}
 	}

@@ -122,7 +122,7 @@ func (r *Reconciler) round(ctx context.Context, compared, forgot *time.Time) {
 
 func (r *Reconciler) attempt(ctx context.Context, what string, do func() error) {
 	if err := do(); err != nil && ctx.Err() == nil {
-		r.Log.ErrorContext(ctx, "reconciler could not "+what, "error", err)
+		r.Log.ErrorContext(ctx, "the reconciler failed", "at", what, "error", err)
 	}
 }
 

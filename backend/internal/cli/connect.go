@@ -178,7 +178,7 @@ func firstOf(values ...string) string {
 func pages[R any](fetch func(cursor *string) (*R, *http.Response, error), add func(*R)) error {
 	var cursor *string
 	for {
-		page, response, err := fetch(cursor)
+		page, response, err := fetch(cursor) //nolint:bodyclose // the generated client has read and closed it
 		if err != nil {
 			return err
 		}

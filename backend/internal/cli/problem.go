@@ -65,10 +65,7 @@ func (p *Problem) Error() string {
 	if p.Detail != "" && p.Detail != p.Title {
 		text += ": " + p.Detail
 	}
-	for _, line := range p.Lines {
-		text += "\n  " + line
-	}
-	return text
+	return strings.Join(append([]string{text}, p.Lines...), "\n  ")
 }
 
 func (p *Problem) exit() int {

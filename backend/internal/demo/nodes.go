@@ -68,7 +68,7 @@ func (d *demo) refuseAfterEnd(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for d.lease.ReleasedAt == nil {
-		answer, err := d.api.GetLeaseWithResponse(ctx, d.lease.ID, &client.GetLeaseParams{Wait: pointer("5s"), AfterEvent: &d.lease.LastEvent})
+		answer, err := d.api.GetLeaseWithResponse(ctx, d.lease.ID, &client.GetLeaseParams{Wait: new("5s"), AfterEvent: &d.lease.LastEvent})
 		if err != nil {
 			return "", err
 		}

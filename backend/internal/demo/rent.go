@@ -39,7 +39,7 @@ func (d *demo) addKey(ctx context.Context) (string, error) {
 	}
 	d.key = file
 	answer, err := d.api.CreateSSHKeyWithResponse(ctx, &client.CreateSSHKeyParams{IdempotencyKey: fresh()},
-		client.SSHKeyCreate{Name: "demo " + time.Now().UTC().Format(time.RFC3339), PublicKey: public})
+		client.SSHKeyCreate{Name: "demo " + rand.Text()[:6], PublicKey: public})
 	if err != nil {
 		return "", err
 	}
@@ -77,7 +77,7 @@ const topUpMinor = 500_000
 
 func (d *demo) topUp(ctx context.Context) (string, error) {
 	answer, err := d.api.CreateTopUpWithResponse(ctx, &client.CreateTopUpParams{IdempotencyKey: fresh()},
-		client.TopUpCreate{Amount: client.Money{Amount: topUpMinor, Currency: "USD"}, PaymentMethod: pointer("pm_card_visa")})
+		client.TopUpCreate{Amount: client.Money{Amount: topUpMinor, Currency: "USD"}, PaymentMethod: new("pm_card_visa")})
 	if err != nil {
 		return "", err
 	}
@@ -106,7 +106,7 @@ func (d *demo) balance(ctx context.Context) (*client.Balance, error) {
 
 func (d *demo) search(ctx context.Context) (string, error) {
 	answer, err := d.api.SearchAvailabilityWithResponse(ctx, client.AvailabilitySearch{
-		InstanceType: d.options.InstanceType, Instances: d.options.Instances, DurationSeconds: pointer(int64(d.options.Duration / time.Second)),
+		InstanceType: d.options.InstanceType, Instances: d.options.Instances, DurationSeconds: new(int64(d.options.Duration / time.Second)),
 	})
 	if err != nil {
 		return "", err
@@ -124,7 +124,7 @@ func (d *demo) search(ctx context.Context) (string, error) {
 
 func (d *demo) quote(ctx context.Context) (string, error) {
 	answer, err := d.api.CreateQuoteWithResponse(ctx, &client.CreateQuoteParams{IdempotencyKey: fresh()}, client.QuoteCreate{
-		InstanceType: d.options.InstanceType, Instances: d.options.Instances, DurationSeconds: pointer(int64(d.options.Duration / time.Second)),
+		InstanceType: d.options.InstanceType, Instances: d.options.Instances, DurationSeconds: new(int64(d.options.Duration / time.Second)),
 	})
 	if err != nil {
 		return "", err
@@ -137,7 +137,7 @@ func (d *demo) quote(ctx context.Context) (string, error) {
 
 func (d *demo) book(ctx context.Context) (string, error) {
 	answer, err := d.api.CreateLeaseWithResponse(ctx, &client.CreateLeaseParams{IdempotencyKey: fresh()},
-		client.LeaseCreate{QuoteID: d.quoted.ID, SSHKeyIds: []string{d.keyID}, Name: pointer("demo")})
+		client.LeaseCreate{QuoteID: d.quoted.ID, SSHKeyIds: []string{d.keyID}, Name: new("demo")})
 	if err != nil {
 		return "", err
 	}
@@ -206,7 +206,7 @@ func (d *demo) follow(ctx context.Context, wanted client.LeaseState, patience ti
 	defer cancel()
 	after, last := int64(-1), ""
 	for {
-		answer, err := d.api.GetLeaseWithResponse(ctx, d.lease.ID, &client.GetLeaseParams{Wait: pointer("20s"), AfterEvent: &after})
+		answer, err := d.api.GetLeaseWithResponse(ctx, d.lease.ID, &client.GetLeaseParams{Wait: new("20s"), AfterEvent: &after})
 		if err != nil {
 			return nil, err
 		}

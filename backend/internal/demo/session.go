@@ -75,5 +75,3 @@ func refused(response *http.Response, raw []byte) error {
 }
 
 func fresh() string { return rand.Text() }
-
-func pointer[T any](v T) *T { return &v }

@@ -72,7 +72,7 @@ func New(ctx context.Context, d Deps) (http.Handler, error) {
 		engine.GET("/metrics", gin.WrapH(promhttp.HandlerFor(d.Metrics, promhttp.HandlerOpts{})))
 	}
 	for prefix, page := range d.Pages {
-		engine.Any(prefix+"/:page", limitBody(maxBody), sameOrigin(), gin.WrapH(page))
+		engine.Any(prefix+"/:page", limitBody(maxBody), sameOrigin(), gin.WrapH(page)) //nolint:contextcheck // a refusal has the request's own context
 	}
 	engine.NoMethod(func(c *gin.Context) {
 		refuse(c, &protocolError{status: http.StatusMethodNotAllowed, code: "method-not-allowed", detail: "the path exists, but not with this method"})

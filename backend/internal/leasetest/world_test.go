@@ -36,7 +36,6 @@ type world struct {
 	work     *postgres.LeaseWork
 	box      *postgres.Outbox
 	temporal client.Client
-	queue    string
 	deps     workflows.Deps
 	customer markettest.Customer
 	kind     ids.Instance

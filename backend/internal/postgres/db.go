@@ -17,6 +17,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/leasehold/leasehold/backend/clock"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/tenant"
 )
@@ -50,7 +51,7 @@ func Open(ctx context.Context, url string, maxConns int) (*DB, error) {
 		SkipDefaultTransaction: true,
 		TranslateError:         false, // translate does it, with the constraint's name
 		Logger:                 logger.Discard,
-		NowFunc:                func() time.Time { return time.Now().UTC().Truncate(time.Microsecond) },
+		NowFunc:                clock.System{}.Now,
 	})
 	if err != nil {
 		pool.Close()

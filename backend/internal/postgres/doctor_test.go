@@ -61,11 +61,13 @@ func TestEveryPlantedBreachIsFound(t *testing.T) {
 		plant     func(t *testing.T, p *patient)
 	}{
 		"a double sale": {1, func(t *testing.T, p *patient) {
+			t.Helper()
 			p.Exec(t, "ALTER TABLE allocation DROP CONSTRAINT allocation_no_overlap")
 			id := p.copyAllocation(t, "quarantined", "[8,16)")
 			p.Exec(t, "UPDATE allocation SET occupied = (SELECT occupied FROM allocation WHERE id = $2) WHERE id = $1", id, p.allocation.ID)
 		}},
 		"two tenants at once": {1, func(t *testing.T, p *patient) {
+			t.Helper()
 			p.copyAllocation(t, "cleaning", "[0,64)")
 			p.Exec(t, "UPDATE allocation SET state = 'in_use' WHERE id = $1", p.allocation.ID)
 		}},

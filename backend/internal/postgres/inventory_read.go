@@ -69,7 +69,7 @@ func (s *Inventory) ListNodes(ctx context.Context, f inventory.Filter) ([]invent
 			Node: toNode(r.Node), SiteName: r.SiteName, FabricName: r.FabricName, LeafName: r.LeafName, LeasedSlots: r.LeasedSlots, LastSeen: instant(r.SeenAt),
 		}
 		if len(r.Conditions) > 0 {
-			if err := json.Unmarshal(r.Conditions, &out[i].Conditions); err != nil {
+			if err := json.Unmarshal(r.Conditions, &out[i].Conditions); err != nil { //nolint:musttag // jsonb_build_object names its members as the fields are named
 				return nil, fmt.Errorf("decode conditions: %w", err)
 			}
 		}

@@ -66,6 +66,8 @@ func (s *Tenants) APIKeys(ctx context.Context, org ids.Org, page tenant.Page[ids
 }
 
 // credentialQuery finds a key with its maker's present role: the whole organization's before that of the key's own project.
+//
+//nolint:gosec // a query for credentials, none itself
 const credentialQuery = `
 	SELECT k.*, o.kind AS org_kind, m.role
 	FROM api_key k
