@@ -33,7 +33,12 @@ func (a *App) Work(ctx context.Context) error {
 	}
 	group.Go(func() error { return carrier.Run(ctx) })
 	group.Go(func() error { return a.reconciler().Run(ctx) })
-	group.Go(func() error { return a.sweepPayments(ctx) })
+	group.Go(func() error {
+		return a.every(ctx, sweepEvery, "sweep payments", func(ctx context.Context) error { return a.payments.Sweep(ctx, sweepBatch) })
+	})
+	group.Go(func() error {
+		return a.every(ctx, retainEvery, "forget old samples", func(ctx context.Context) error { return a.fleet.Retain(ctx, a.clock.Now()) })
+	})
 	if err := group.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("work: %w", err)
 	}
@@ -41,13 +46,14 @@ func (a *App) Work(ctx context.Context) error {
 }
 
 const (
-	sweepEvery = 3 * time.Second
-	sweepBatch = 100
+	sweepEvery  = 3 * time.Second // payments under way are fetched again: webhooks and 3-D Secure are booked there, and only there
+	sweepBatch  = 100
+	retainEvery = time.Hour
 )
 
-// sweepPayments re-fetches payments that are under way: webhooks and 3-D Secure are booked here, and only here.
-func (a *App) sweepPayments(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
+// every does something now and then until ctx ends. Trouble is logged and tried again next time.
+func (a *App) every(ctx context.Context, period time.Duration, what string, do func(ctx context.Context) error) error {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
 		select {
@@ -55,8 +61,8 @@ func (a *App) sweepPayments(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := a.payments.Sweep(ctx, sweepBatch); err != nil && ctx.Err() == nil {
-			a.log.WarnContext(ctx, "payments were not swept", "error", err)
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			a.log.WarnContext(ctx, "a periodic task failed", "task", what, "error", err)
 		}
 	}
 }
