@@ -1,4 +1,5 @@
-// Package access lets a lease's people in and out of a machine by SSH. The one driver so far is a real SSH server inside the
+// Package access lets a tenant's people in and out of a machine by SSH, place by place: a place is a lease's share of the machine,
+// and a lease may have several on one. The one driver so far is a real SSH server inside the
 // agent for simulated nodes, whose shell is a small built-in one; a driver for the host's own sshd fits the same interface.
 package access
 
@@ -17,18 +18,20 @@ var ErrInvalid = errors.New("invalid grant")
 // Driver controls who can log in. It is safe for concurrent use.
 type Driver interface {
 	// Grant lets the holders of exactly these keys in until NotAfter, and proves by logging in that it works. It replaces the
-	// lease's earlier grant; sessions of keys that are no longer in it end. ErrInvalid.
+	// place's earlier grant; sessions of keys that are no longer in it end. ErrInvalid.
 	Grant(ctx context.Context, g Grant) (protocol.GrantEvidence, error)
-	// Revoke ends the lease's access and its sessions, and proves by trying that a log-in is refused. A lease that has no
+	// Revoke ends the place's access and its sessions, and proves by trying that a log-in is refused. A place that has no
 	// access is no error.
-	Revoke(ctx context.Context, leaseID string) (protocol.RevokeEvidence, error)
-	// Granted reports whether the lease can log in now.
-	Granted(leaseID string) bool
+	Revoke(ctx context.Context, place string) (protocol.RevokeEvidence, error)
+	// Granted reports whether somebody can log in to the place now.
+	Granted(place string) bool
 }
 
-// Grant is who may log in for a lease.
+// Grant is who may log in to a place.
 type Grant struct {
-	LeaseID  string    `json:"lease_id"`
+	Place string `json:"place"`
+	// User is the log-in name that is wanted. A second place on one machine gets one of its own, so that name and key always say
+	// which place is meant, also when one person has several.
 	User     string    `json:"user"`
 	Keys     []string  `json:"keys"` // authorized_keys form
 	NotAfter time.Time `json:"not_after"`
@@ -37,8 +40,8 @@ type Grant struct {
 // Shell is what a tenant talks to. It never is the host's.
 type Shell interface {
 	// Prompt is shown before each line of an interactive session, Welcome before the first.
-	Prompt(leaseID string) string
-	Welcome(leaseID string) string
+	Prompt(place string) string
+	Welcome(place string) string
 	// Run runs one line and returns its exit status, 127 for an unknown command. done ends the session.
-	Run(ctx context.Context, leaseID, line string, out, errs io.Writer) (status int, done bool)
+	Run(ctx context.Context, place, line string, out, errs io.Writer) (status int, done bool)
 }

@@ -41,8 +41,8 @@ func (s *Server) Grant(ctx context.Context, g Grant) (protocol.GrantEvidence, er
 
 func (s *Server) check(g Grant) error {
 	switch {
-	case g.LeaseID == "" || g.User == "":
-		return fmt.Errorf("a grant needs a lease and a user: %w", ErrInvalid)
+	case g.Place == "" || g.User == "":
+		return fmt.Errorf("a grant needs a place and a user: %w", ErrInvalid)
 	case len(g.Keys) > maxKeys:
 		return fmt.Errorf("%d keys are more than %d: %w", len(g.Keys), maxKeys, ErrInvalid)
 	case !s.cfg.Now().Before(g.NotAfter):
@@ -65,56 +65,60 @@ func (s *Server) put(g Grant) (held, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := held{Grant: g, Probe: probe}
-	before, existed := s.state.Grants[g.LeaseID]
+	before, existed := s.state.Grants[g.Place]
 	if existed && !before.Revoked {
 		h.User = before.User
 	} else {
 		h.User = s.distinctUser(g)
 	}
-	s.state.Grants[g.LeaseID] = h
+	s.state.Grants[g.Place] = h
 	if err := s.save(); err != nil {
 		return h, err
 	}
 	if existed && !subset(before.Keys, g.Keys) {
-		s.closeConns(g.LeaseID) // whoever still may comes back
+		s.closeConns(g.Place) // whoever still may comes back
 	}
-	s.expireAt(g.LeaseID, g.NotAfter)
+	s.expireAt(g.Place, g.NotAfter)
 	return h, s.listen()
 }
 
-// distinctUser gives a second lease on a shared node a log-in name of its own, so that name and key always say which lease is
-// meant, also when one person has several.
+// distinctUser gives every place of the machine a log-in name of its own.
 func (s *Server) distinctUser(g Grant) string {
-	for lease, other := range s.state.Grants {
-		if lease != g.LeaseID && !other.Revoked && other.User == g.User {
-			return g.User + "-" + g.LeaseID[max(0, len(g.LeaseID)-8):]
+	taken := map[string]bool{}
+	for place, other := range s.state.Grants {
+		if place != g.Place && !other.Revoked {
+			taken[other.User] = true
 		}
 	}
-	return g.User
+	user := g.User
+	for n := 2; taken[user]; n++ {
+		user = fmt.Sprintf("%s-%d", g.User, n)
+	}
+	return user
 }
 
 func subset(some, all []string) bool {
 	return !slices.ContainsFunc(some, func(k string) bool { return !slices.Contains(all, k) })
 }
 
-// expireAt ends the lease's access at an instant, also when nobody revokes it: a node that is cut off does not stay open.
-func (s *Server) expireAt(lease string, at time.Time) {
-	if timer := s.timers[lease]; timer != nil {
+// expireAt ends the place's access at an instant, also when nobody revokes it: a node that is cut off does not stay open.
+func (s *Server) expireAt(place string, at time.Time) {
+	if timer := s.timers[place]; timer != nil {
 		timer.Stop()
 	}
-	s.timers[lease] = time.AfterFunc(max(at.Sub(s.cfg.Now()), 0), func() {
+	s.timers[place] = time.AfterFunc(max(at.Sub(s.cfg.Now()), 0), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if g, exists := s.state.Grants[lease]; exists && !g.holds(s.cfg.Now()) {
-			s.cfg.Log.Info("access ended by itself", "lease", lease)
-			s.closeConns(lease)
+		if g, exists := s.state.Grants[place]; exists && !g.holds(s.cfg.Now()) {
+			s.cfg.Log.Info("access ended by itself", "place", place)
+			s.closeConns(place)
 		}
 	})
 }
 
-// closeConns ends everything that the lease has open and returns how many sessions that were. The caller holds the lock.
-func (s *Server) closeConns(lease string) int {
-	open := s.live[lease]
+// closeConns ends everything that the place has open and returns how many sessions that were. The caller holds the lock.
+func (s *Server) closeConns(place string) int {
+	open := s.live[place]
 	if open == nil {
 		return 0
 	}
@@ -128,13 +132,13 @@ func (s *Server) closeConns(lease string) int {
 }
 
 // Revoke implements Driver.
-func (s *Server) Revoke(ctx context.Context, leaseID string) (protocol.RevokeEvidence, error) {
-	h, ended, err := s.take(leaseID)
+func (s *Server) Revoke(ctx context.Context, place string) (protocol.RevokeEvidence, error) {
+	h, ended, err := s.take(place)
 	if err != nil {
 		return protocol.RevokeEvidence{}, fmt.Errorf("revoke access: %w", err)
 	}
 	evidence := protocol.RevokeEvidence{SessionsEnded: ended, ProcessesEnded: ended}
-	if err := s.awaitQuiet(ctx, leaseID); err != nil {
+	if err := s.awaitQuiet(ctx, place); err != nil {
 		return evidence, err
 	}
 	evidence.LoginRefused, err = refused(s.tryLogin(ctx, h.User, h.Probe))
@@ -144,25 +148,25 @@ func (s *Server) Revoke(ctx context.Context, leaseID string) (protocol.RevokeEvi
 	return evidence, nil
 }
 
-// take ends the lease's grant, durably, and returns it with the number of sessions that it had open. For a lease that never had
+// take ends the place's grant, durably, and returns it with the number of sessions that it had open. For a place that never had
 // one it returns a stranger's, so that a log-in can be tried all the same; the server listens for it.
-func (s *Server) take(leaseID string) (held, int, error) {
+func (s *Server) take(place string) (held, int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, existed := s.state.Grants[leaseID]
+	h, existed := s.state.Grants[place]
 	if !existed {
 		stranger, err := newKey()
 		return held{Grant: Grant{User: "lease"}, Probe: stranger}, 0, errors.Join(err, s.listen())
 	}
 	h.Revoked, h.Keys = true, nil
-	s.state.Grants[leaseID] = h
+	s.state.Grants[place] = h
 	s.forgetRevoked()
-	if timer := s.timers[leaseID]; timer != nil {
+	if timer := s.timers[place]; timer != nil {
 		timer.Stop()
-		delete(s.timers, leaseID)
+		delete(s.timers, place)
 	}
 	err := s.save()
-	return h, s.closeConns(leaseID), errors.Join(err, s.listen())
+	return h, s.closeConns(place), errors.Join(err, s.listen())
 }
 
 func (s *Server) forgetRevoked() {
@@ -174,7 +178,7 @@ func (s *Server) forgetRevoked() {
 	}
 	slices.SortFunc(revoked, func(a, b held) int { return b.NotAfter.Compare(a.NotAfter) })
 	for _, h := range revoked[min(len(revoked), keepRevoked):] {
-		delete(s.state.Grants, h.LeaseID)
+		delete(s.state.Grants, h.Place)
 	}
 }
 
@@ -190,20 +194,20 @@ func refused(err error) (bool, error) {
 	}
 }
 
-// awaitQuiet waits until the lease's sessions are gone.
-func (s *Server) awaitQuiet(ctx context.Context, lease string) error {
+// awaitQuiet waits until the place's sessions are gone.
+func (s *Server) awaitQuiet(ctx context.Context, place string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		s.mu.Lock()
-		open := s.live[lease]
+		open := s.live[place]
 		quiet := open == nil || (open.sessions == 0 && len(open.conns) == 0)
 		if quiet {
-			delete(s.live, lease)
+			delete(s.live, place)
 		} else {
-			s.closeConns(lease)
+			s.closeConns(place)
 		}
 		s.mu.Unlock()
 		if quiet {
@@ -212,7 +216,7 @@ func (s *Server) awaitQuiet(ctx context.Context, lease string) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("revoke access: sessions of the lease do not end: %w", ctx.Err())
+			return fmt.Errorf("revoke access: sessions of the place do not end: %w", ctx.Err())
 		}
 	}
 }
@@ -273,9 +277,9 @@ func (s *Server) advertised() string {
 }
 
 // Granted implements Driver.
-func (s *Server) Granted(leaseID string) bool {
+func (s *Server) Granted(place string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g, exists := s.state.Grants[leaseID]
+	g, exists := s.state.Grants[place]
 	return exists && g.holds(s.cfg.Now())
 }

@@ -43,7 +43,7 @@ type ServerConfig struct {
 	Log   *slog.Logger
 }
 
-// Server is an SSH server with keys per lease. It implements Driver.
+// Server is an SSH server with keys per place. It implements Driver.
 type Server struct {
 	cfg     ServerConfig
 	host    gossh.Signer
@@ -54,7 +54,7 @@ type Server struct {
 	mu     sync.Mutex
 	state  state
 	server *ssh.Server
-	live   map[string]*leaseSessions
+	live   map[string]*placeSessions
 	conns  int
 	timers map[string]*time.Timer
 }
@@ -62,7 +62,7 @@ type Server struct {
 // state is what lies in the directory.
 type state struct {
 	Port   int             `json:"port"`
-	Grants map[string]held `json:"grants"` // by lease
+	Grants map[string]held `json:"grants"` // by place
 }
 
 // held is a grant as it is kept. Its User is the one that was given out.
@@ -78,8 +78,8 @@ type held struct {
 // holds reports whether somebody may log in by it now.
 func (h held) holds(now time.Time) bool { return !h.Revoked && now.Before(h.NotAfter) }
 
-// leaseSessions is what a lease has open.
-type leaseSessions struct {
+// placeSessions is what a place has open.
+type placeSessions struct {
 	conns    map[net.Conn]bool
 	sessions int
 }
@@ -93,7 +93,7 @@ func NewServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open host key: %w", err)
 	}
-	s := &Server{cfg: cfg, host: host, live: map[string]*leaseSessions{}, timers: map[string]*time.Timer{}}
+	s := &Server{cfg: cfg, host: host, live: map[string]*placeSessions{}, timers: map[string]*time.Timer{}}
 	if _, err := durable.ReadJSON(s.statePath(), &s.state); err != nil {
 		return nil, fmt.Errorf("open access: %w", err)
 	}
@@ -104,9 +104,9 @@ func NewServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	open := false
-	for lease, g := range s.state.Grants {
+	for place, g := range s.state.Grants {
 		if g.holds(cfg.Now()) {
-			s.expireAt(lease, g.NotAfter)
+			s.expireAt(place, g.NotAfter)
 			open = true
 		}
 	}
@@ -190,7 +190,7 @@ type contextKey string
 
 const (
 	connKey  contextKey = "conn"
-	leaseKey contextKey = "lease"
+	placeKey contextKey = "place"
 )
 
 // accept counts a connection in, or refuses it when there are too many. One that does not log in in time is closed.
@@ -242,25 +242,25 @@ func (s *Server) left(conn net.Conn) {
 	}
 }
 
-// authenticate finds the lease whose user and key these are, and that has not ended.
+// authenticate finds the place whose user and key these are, and that has not ended.
 func (s *Server) authenticate(ctx ssh.Context, key ssh.PublicKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	lease, found := s.leaseOf(ctx.User(), key)
+	place, found := s.placeOf(ctx.User(), key)
 	if !found {
 		return false
 	}
-	ctx.SetValue(leaseKey, lease)
+	ctx.SetValue(placeKey, place)
 	if conn, ok := ctx.Value(connKey).(net.Conn); ok {
-		s.sessionsOf(lease).conns[conn] = true
+		s.sessionsOf(place).conns[conn] = true
 	}
 	return true
 }
 
-func (s *Server) leaseOf(user string, key ssh.PublicKey) (string, bool) {
-	for lease, g := range s.state.Grants {
+func (s *Server) placeOf(user string, key ssh.PublicKey) (string, bool) {
+	for place, g := range s.state.Grants {
 		if g.User == user && g.holds(s.cfg.Now()) && g.admits(key) {
-			return lease, true
+			return place, true
 		}
 	}
 	return "", false
@@ -276,11 +276,11 @@ func (h held) admits(key ssh.PublicKey) bool {
 	})
 }
 
-func (s *Server) sessionsOf(lease string) *leaseSessions {
-	if s.live[lease] == nil {
-		s.live[lease] = &leaseSessions{conns: map[net.Conn]bool{}}
+func (s *Server) sessionsOf(place string) *placeSessions {
+	if s.live[place] == nil {
+		s.live[place] = &placeSessions{conns: map[net.Conn]bool{}}
 	}
-	return s.live[lease]
+	return s.live[place]
 }
 
 // Close ends all sessions and stops listening. Grants stay, for the next process.

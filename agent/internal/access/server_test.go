@@ -109,7 +109,7 @@ func (g *gate) of(lease string, people ...person) access.Grant {
 	for _, p := range people {
 		keys = append(keys, p.line)
 	}
-	return access.Grant{LeaseID: lease, User: "lease", Keys: keys, NotAfter: g.clock.Now().Add(time.Hour)}
+	return access.Grant{Place: lease, User: "lease", Keys: keys, NotAfter: g.clock.Now().Add(time.Hour)}
 }
 
 // dial logs in, checking the host key that the grant gave out.
@@ -302,7 +302,8 @@ func TestOneKeyInTwoLeasesOfOneNodeLeadsToTheRightOne(t *testing.T) {
 	g := newGate(t)
 	me := newPerson(t)
 	first, second := g.grant("lease_0000000001", me), g.grant("lease_0000000002", me)
-	require.NotEqual(t, first.User, second.User)
+	require.Equal(t, "lease", first.User)
+	require.Equal(t, "lease-2", second.User)
 	out, err := run(t, g.enter(second, me), "hostname")
 	require.NoError(t, err)
 	require.Equal(t, "lease_0000000002: hostname\n", out)
@@ -331,7 +332,7 @@ func TestGrantsThatMakeNoSenseAreRefused(t *testing.T) {
 	g := newGate(t)
 	me := newPerson(t)
 	for name, spoil := range map[string]func(*access.Grant){
-		"no lease":      func(a *access.Grant) { a.LeaseID = "" },
+		"no place":      func(a *access.Grant) { a.Place = "" },
 		"no user":       func(a *access.Grant) { a.User = "" },
 		"garbage key":   func(a *access.Grant) { a.Keys = []string{"ssh-ed25519 nonsense"} },
 		"empty key":     func(a *access.Grant) { a.Keys = []string{""} },

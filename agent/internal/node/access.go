@@ -10,25 +10,25 @@ import (
 	"github.com/leasehold/leasehold/agent/protocol"
 )
 
-// grant lets the lease's people in, once its place is ready.
+// grant lets the lease's people in to its place on these slots, once that is ready.
 func (n *Node) grant(ctx context.Context, op protocol.Operation, progress step) (operation.Outcome, error) {
 	var spec protocol.GrantSpec
-	if err := decode(op, &spec); err != nil {
+	if err := firstError(decode(op, &spec), needSlots(op)); err != nil {
 		return operation.Outcome{}, err
 	}
 	if n.cfg.Access == nil || n.cfg.Runtime == nil {
 		return operation.Outcome{}, refuse(CodeUnsupported, "this host has no access driver")
 	}
-	t, found := n.Tenancy(spec.LeaseID)
+	t, found := n.Tenancy(placeOf(spec.LeaseID, op.Slots))
 	if !found || t.State == Preparing {
-		return operation.Outcome{}, refuse(CodeNotPrepared, "lease %q has no prepared place on this node", spec.LeaseID)
+		return operation.Outcome{}, refuse(CodeNotPrepared, "lease %q has no prepared place on slots [%d, %d)", spec.LeaseID, op.Slots.From, op.Slots.To)
 	}
 	// Recorded before anybody can come in: from here on the slots count as written to.
 	if err := firstError(n.moveTo(t, InUse), n.cfg.Enter(ctx, t)); err != nil {
 		return operation.Outcome{}, fmt.Errorf("grant to lease %s: %w", spec.LeaseID, err)
 	}
 	progress(50, "keys")
-	evidence, err := n.cfg.Access.Grant(ctx, access.Grant{LeaseID: spec.LeaseID, User: spec.User, Keys: spec.AuthorizedKeys, NotAfter: spec.NotAfter})
+	evidence, err := n.cfg.Access.Grant(ctx, access.Grant{Place: t.Place(), User: spec.User, Keys: spec.AuthorizedKeys, NotAfter: spec.NotAfter})
 	if errors.Is(err, access.ErrInvalid) {
 		return operation.Outcome{}, refuse(CodeInvalidSpec, "%v", err)
 	}
@@ -38,10 +38,10 @@ func (n *Node) grant(ctx context.Context, op protocol.Operation, progress step) 
 	return operation.Outcome{Evidence: evidence}, nil
 }
 
-// revoke shuts the lease's people out, and shows that they are.
+// revoke shuts the lease's people out of its place on these slots, and shows that they are.
 func (n *Node) revoke(ctx context.Context, op protocol.Operation, progress step) (operation.Outcome, error) {
 	var spec protocol.RevokeSpec
-	if err := decode(op, &spec); err != nil {
+	if err := firstError(decode(op, &spec), needSlots(op)); err != nil {
 		return operation.Outcome{}, err
 	}
 	if spec.LeaseID == "" {
@@ -51,7 +51,7 @@ func (n *Node) revoke(ctx context.Context, op protocol.Operation, progress step)
 		return operation.Outcome{}, refuse(CodeUnsupported, "this host has no access driver")
 	}
 	progress(20, "sessions")
-	evidence, err := n.cfg.Access.Revoke(ctx, spec.LeaseID)
+	evidence, err := n.cfg.Access.Revoke(ctx, placeOf(spec.LeaseID, op.Slots))
 	if err != nil {
 		return operation.Outcome{Evidence: evidence}, err
 	}

@@ -30,16 +30,16 @@ func (d *door) Grant(_ context.Context, g access.Grant) (protocol.GrantEvidence,
 	if len(g.Keys) == 0 {
 		return protocol.GrantEvidence{}, access.ErrInvalid
 	}
-	d.open[g.LeaseID] = true
+	d.open[g.Place] = true
 	return protocol.GrantEvidence{User: g.User}, nil
 }
 
-func (d *door) Revoke(_ context.Context, lease string) (protocol.RevokeEvidence, error) {
-	delete(d.open, lease)
+func (d *door) Revoke(_ context.Context, place string) (protocol.RevokeEvidence, error) {
+	delete(d.open, place)
 	return protocol.RevokeEvidence{LoginRefused: d.refuses}, nil
 }
 
-func (d *door) Granted(lease string) bool { return d.open[lease] }
+func (d *door) Granted(place string) bool { return d.open[place] }
 
 // rooms is a runtime that has one device a tenancy.
 type rooms struct{ fails error }
@@ -281,7 +281,7 @@ func TestNoOrderOfOrdersPutsTwoTenantsOnOneSlot(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(t)
-		holder := map[int]string{} // whose data lies on each slot
+		holder := map[int]node.Tenancy{} // whose data lies on each slot
 		halves := []protocol.Slots{{From: 0, To: 8}, {From: 8, To: 16}, whole()}
 		for range rapid.IntRange(1, 25).Draw(rt, "orders") {
 			lease := rapid.SampledFrom([]string{"lease_1", "lease_2", "lease_3"}).Draw(rt, "lease")
@@ -292,8 +292,8 @@ func TestNoOrderOfOrdersPutsTwoTenantsOnOneSlot(t *testing.T) {
 			case 0:
 				if _, code := b.do(t, protocol.Prepare, slots, spec); code == "" {
 					for s := slots.From; s < slots.To; s++ {
-						require.Contains(rt, []string{"", lease}, holder[s], "slot %d has another tenant", s)
-						holder[s] = lease
+						require.Contains(rt, []string{"", lease}, holder[s].LeaseID, "slot %d has another tenant", s)
+						holder[s] = node.Tenancy{LeaseID: lease, Slots: slots}
 					}
 				}
 			case 1:
@@ -303,8 +303,8 @@ func TestNoOrderOfOrdersPutsTwoTenantsOnOneSlot(t *testing.T) {
 			case 3:
 				if _, code := b.do(t, protocol.Wipe, slots, protocol.WipeSpec{LeaseID: lease, Nonce: "n"}); code == "" {
 					for s := slots.From; s < slots.To; s++ {
-						require.False(rt, b.door.open[holder[s]] && holder[s] != "", "slot %d was wiped under its tenant", s)
-						holder[s] = ""
+						require.False(rt, b.door.open[holder[s].Place()], "slot %d was wiped under its tenant", s)
+						holder[s] = node.Tenancy{}
 					}
 				}
 			default:

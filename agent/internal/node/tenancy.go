@@ -31,6 +31,13 @@ type Tenancy struct {
 	Ports      []protocol.GUID `json:"ports"`
 }
 
+// Place names the tenancy's share of this node: a lease may have several here.
+func (t Tenancy) Place() string { return placeOf(t.LeaseID, t.Slots) }
+
+func placeOf(lease string, slots protocol.Slots) string {
+	return fmt.Sprintf("%s/%d-%d", lease, slots.From, slots.To)
+}
+
 // Share is the part of a GPU that a tenancy has: memory slices [From, To) of 8.
 type Share struct {
 	UUID   string         `json:"uuid"`
@@ -49,12 +56,12 @@ func (n *Node) Tenancies() []Tenancy {
 	return slices.Clone(n.tenancies)
 }
 
-// Tenancy returns the lease's tenancy.
-func (n *Node) Tenancy(lease string) (Tenancy, bool) {
+// Tenancy returns the tenancy of a place.
+func (n *Node) Tenancy(place string) (Tenancy, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, t := range n.tenancies {
-		if t.LeaseID == lease {
+		if t.Place() == place {
 			return t, true
 		}
 	}

@@ -48,7 +48,7 @@ func signed(evidence protocol.WipeEvidence) operation.Outcome {
 func (n *Node) places(ctx context.Context, op protocol.Operation, lease string) ([]Tenancy, error) {
 	there := n.on(op.Slots)
 	for _, t := range there {
-		if n.cfg.Access != nil && n.cfg.Access.Granted(t.LeaseID) {
+		if n.cfg.Access != nil && n.cfg.Access.Granted(t.Place()) {
 			return nil, postpone(CodeStillOpen, "lease %s can still log in", t.LeaseID)
 		}
 		if t.Slots.From < op.Slots.From || t.Slots.To > op.Slots.To {

@@ -35,12 +35,12 @@ type shell struct {
 // settle gives the shell the node that knows the tenancies.
 func (s *shell) settle(n *node.Node) { s.settled.Store(n) }
 
-func (s *shell) tenancy(lease string) (node.Tenancy, bool) {
+func (s *shell) tenancy(place string) (node.Tenancy, bool) {
 	n := s.settled.Load()
 	if n == nil {
 		return node.Tenancy{}, false
 	}
-	return n.Tenancy(lease)
+	return n.Tenancy(place)
 }
 
 // call is one command under way.
@@ -65,27 +65,27 @@ func builtins() map[string]func(*call) int {
 func ok(*call) int { return 0 }
 
 // Prompt implements access.Shell.
-func (s *shell) Prompt(lease string) string {
-	t, _ := s.tenancy(lease)
+func (s *shell) Prompt(place string) string {
+	t, _ := s.tenancy(place)
 	return "lease@" + t.Hostname + ":~$ "
 }
 
 // Welcome implements access.Shell.
-func (s *shell) Welcome(lease string) string {
-	t, _ := s.tenancy(lease)
-	return fmt.Sprintf("Leasehold simulated node %s, lease %s.\nThe hardware is simulated and this shell is a small built-in one: try help.\n", t.Hostname, lease)
+func (s *shell) Welcome(place string) string {
+	t, _ := s.tenancy(place)
+	return fmt.Sprintf("Leasehold simulated node %s, lease %s.\nThe hardware is simulated and this shell is a small built-in one: try help.\n", t.Hostname, t.LeaseID)
 }
 
 // Run implements access.Shell.
-func (s *shell) Run(ctx context.Context, lease, line string, out, errs io.Writer) (int, bool) {
+func (s *shell) Run(ctx context.Context, place, line string, out, errs io.Writer) (int, bool) {
 	commands, err := parseLine(line)
 	if err != nil {
 		fmt.Fprintf(errs, "%v: this shell knows words, quotes, ;, &&, > and >>\n", err)
 		return statusUsage, false
 	}
-	t, found := s.tenancy(lease)
+	t, found := s.tenancy(place)
 	if !found {
-		fmt.Fprintln(errs, "this lease has no place on this node")
+		fmt.Fprintln(errs, "this place is no longer there")
 		return 1, true
 	}
 	status := 0

@@ -268,6 +268,31 @@ func TestSlicesOfOneGPUAreTenantsOfTheirOwn(t *testing.T) {
 	require.Equal(t, 1, strings.Count(w.mustSSH(b, "nvidia-smi -L"), "MIG 3g.40gb"), "the neighbour's instance is gone too")
 }
 
+func TestOneLeaseMayHaveSeveralPlacesOnANode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.run()
+	const name, lease = "gpu-a100-01", "lease_1"
+	gpus := w.machine(name).GPUs
+	places := []protocol.Slots{{From: 0, To: 8}, {From: 8, To: 16}, {From: 16, To: 24}}
+	at := make([]protocol.GrantEvidence, len(places))
+	for i, slots := range places {
+		succeeded[protocol.PrepareEvidence](t, w.order(name, protocol.Prepare, 1, slots, protocol.PrepareSpec{
+			LeaseID: lease, Hostname: fmt.Sprint("host-", i), Mode: "shared", GPUUUIDs: []string{gpus[i].UUID}, PortGUIDs: []protocol.GUID{},
+		}))
+		at[i] = succeeded[protocol.GrantEvidence](t, w.order(name, protocol.Grant, 1, slots, w.grantSpec(lease)))
+	}
+	for i := range places {
+		require.Equal(t, fmt.Sprintf("host-%d\n", i), w.mustSSH(at[i], "hostname"))
+		require.Contains(t, w.mustSSH(at[i], "nvidia-smi -L"), gpus[i].UUID)
+	}
+	succeeded[protocol.RevokeEvidence](t, w.order(name, protocol.Revoke, 1, places[1], protocol.RevokeSpec{LeaseID: lease}))
+	_, err := w.ssh(at[1], "hostname")
+	require.ErrorContains(t, err, "unable to authenticate")
+	succeeded[protocol.WipeEvidence](t, w.order(name, protocol.Wipe, 1, places[1], protocol.WipeSpec{LeaseID: lease, Nonce: "n"}))
+	require.Equal(t, "host-2\n", w.mustSSH(at[2], "hostname"), "the lease's other places stay")
+}
+
 func TestARestartGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
