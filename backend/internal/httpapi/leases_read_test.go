@@ -128,7 +128,9 @@ func TestALeaseShowsWhatItsTenantNeeds(t *testing.T) {
 	require.Equal(t, "n0", certificate["node"])
 	require.Equal(t, "w", certificate["envelope"].(map[string]any)["payloadType"])
 
-	require.NotEmpty(t, l.read(t, "/usage")["intervals"])
+	usage := l.read(t, "/usage")
+	require.Equal(t, []any{}, usage["lines"], "an empty list is a list")
+	require.Equal(t, "USD", usage["forecast"].(map[string]any)["currency"])
 	require.Len(t, l.read(t, "/events?after=0")["items"], 1)
 	require.Empty(t, l.read(t, "/events?after=1")["items"])
 }
