@@ -33,6 +33,7 @@ func (a *App) Work(ctx context.Context) error {
 	}
 	group.Go(func() error { return carrier.Run(ctx) })
 	group.Go(func() error { return a.reconciler().Run(ctx) })
+	group.Go(func() error { return (&relay.Herald{Outbox: a.box, Clock: a.clock, Log: a.log}).Run(ctx) })
 	group.Go(func() error {
 		return a.every(ctx, sweepEvery, "sweep payments", func(ctx context.Context) error { return a.payments.Sweep(ctx, sweepBatch) })
 	})

@@ -340,7 +340,7 @@ func (t *turn) grant(ctx context.Context) (Progress, error) {
 
 func (t *turn) grantTask() task {
 	return task{
-		name: "grant", kind: protocol.Grant, within: t.Policy.QuickWithin,
+		name: "grant", kind: protocol.Grant, within: t.Policy.QuickWithin, lasting: t.lease.State == lease.Active,
 		spec: func(ctx context.Context, _ Instance) (any, error) {
 			keys, err := t.Leases.SSHKeys(ctx, t.lease.ID)
 			if err != nil {

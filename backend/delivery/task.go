@@ -15,7 +15,9 @@ type task struct {
 	within time.Duration
 	// undo steps are asked more often, and again also after a failure that the agent calls final.
 	undo bool
-	spec func(ctx context.Context, i Instance) (any, error)
+	// lasting steps are asked until they succeed: somebody is paying for what they do.
+	lasting bool
+	spec    func(ctx context.Context, i Instance) (any, error)
 	// holds says whether a success is the one that is wanted now; nil: any success since the hand-over is.
 	holds func(i Instance, o Operation) bool
 }
@@ -115,6 +117,8 @@ func (t *turn) isFinal(k task, last Operation, failures int) bool {
 	switch {
 	case last.State == Fenced:
 		return true
+	case k.lasting:
+		return false
 	case k.undo:
 		return failures >= t.Policy.UndoAttempts
 	case last.Fault != nil && !last.Fault.Retryable:

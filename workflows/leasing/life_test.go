@@ -287,3 +287,25 @@ func TestSlotsThatAreNotFreeAtTheStartAreReplaced(t *testing.T) {
 	require.Zero(t, w.rows.instances[0].Epoch, "it was never touched")
 	require.Equal(t, 1, w.count(lease.EventNodeReplaced))
 }
+
+func TestAccessToAnExtendedLeaseIsAskedForUntilItIsThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(1, time.Hour)
+	w.at(noon.Add(40*time.Minute), func() {
+		w.script[on(protocol.Grant, 0)] = silent // the agent is away for a while
+		w.change(func(l *lease.Lease) { l.End = noon.Add(3 * time.Hour) })
+	})
+	w.at(noon.Add(70*time.Minute), func() { w.script[on(protocol.Grant, 0)] = works })
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Completed, w.rows.lease.Outcome)
+	last := w.rows.operations[0]
+	for _, o := range w.rows.operations {
+		if w.steps[o.ID] == "grant" {
+			last = o
+		}
+	}
+	require.Greater(t, w.issued["grant"], 6, "more often than any other step is tried")
+	require.Equal(t, delivery.Succeeded, last.State)
+	require.WithinDuration(t, noon.Add(72*time.Minute), last.FinishedAt, 2*time.Minute)
+}

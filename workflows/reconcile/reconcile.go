@@ -1,6 +1,6 @@
 // Package reconcile compares what the rows say with what runs, and repairs or quarantines what does not fit: every lease that is
-// under way has a live workflow, every live workflow has such a lease, nothing that was asked of an agent waits for ever, and no
-// slot stays taken by a lease that is over. It is a plain loop outside the workflows, so that it works when they do not.
+// under way has a live workflow, every live workflow has such a lease, nothing that was asked of an agent waits for ever, no fabric
+// is left with partitions half made, and no slot stays taken by a lease that is over. It is a plain loop outside the workflows, so that it works when they do not.
 package reconcile
 
 import (
@@ -33,6 +33,8 @@ type Rows interface {
 	Live(ctx context.Context, now time.Time) ([]ids.Lease, error)
 	// Left lists final leases that still have slots.
 	Left(ctx context.Context) ([]ids.Lease, error)
+	// Unsettled lists fabrics whose partitions are not all where they should stay.
+	Unsettled(ctx context.Context) ([]ids.Fabric, error)
 }
 
 // Locker lets one of many work. It returns nil when somebody else does.
@@ -109,6 +111,7 @@ func (r *Reconciler) round(ctx context.Context, compared, forgot *time.Time) {
 	if now.Sub(*compared) >= compareEvery {
 		*compared = now
 		r.attempt(ctx, "compare leases with workflows", func() error { return r.Compare(ctx) })
+		r.attempt(ctx, "wake fabrics", func() error { return r.WakeFabrics(ctx) })
 		r.attempt(ctx, "clean up after final leases", func() error { return r.CleanUp(ctx) })
 	}
 	if now.Sub(*forgot) >= forgetEvery {
@@ -177,6 +180,20 @@ func (r *Reconciler) Running(ctx context.Context) (map[ids.Lease]bool, error) {
 			return found, nil
 		}
 	}
+}
+
+// WakeFabrics nudges every fabric that has something to do, so that a lost workflow of one costs seconds. The others look and sleep on.
+func (r *Reconciler) WakeFabrics(ctx context.Context) error {
+	unsettled, err := r.Rows.Unsettled(ctx)
+	if err != nil {
+		return err
+	}
+	for _, fabric := range unsettled {
+		if err := relay.NudgeFabric(ctx, r.Temporal, r.TaskQueue, fabric); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CleanUp sees to slots that final leases still have.

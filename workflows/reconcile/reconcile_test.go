@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold/leasehold/backend/clock"
 	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/workflows/isolation"
 	"github.com/leasehold/leasehold/workflows/leasing"
 	"github.com/leasehold/leasehold/workflows/reconcile"
 )
@@ -24,6 +25,7 @@ type world struct {
 	mu        sync.Mutex
 	live      []ids.Lease
 	left      []ids.Lease
+	unsettled []ids.Fabric
 	running   []ids.Lease
 	nudged    map[string]int
 	cleaned   []ids.Lease
@@ -35,6 +37,8 @@ type world struct {
 
 func (w *world) Live(context.Context, time.Time) ([]ids.Lease, error) { return w.live, nil }
 func (w *world) Left(context.Context) ([]ids.Lease, error)            { return w.left, nil }
+
+func (w *world) Unsettled(context.Context) ([]ids.Fabric, error) { return w.unsettled, nil }
 
 func (w *world) TryLock(context.Context, int64) (func(), error) {
 	w.mu.Lock()
@@ -117,6 +121,13 @@ func TestAWorkflowWhoseLeaseIsOverIsMadeToLook(t *testing.T) {
 	w := &world{live: leases[:2], running: leases, pageSize: 10}
 	require.NoError(t, newReconciler(w).Compare(t.Context()))
 	require.Equal(t, map[string]int{leasing.WorkflowID(leases[2]): 1}, w.nudged)
+}
+
+func TestAFabricWithSomethingToDoIsWoken(t *testing.T) {
+	t.Parallel()
+	w := &world{unsettled: []ids.Fabric{ids.Make[ids.Fabric]()}}
+	require.NoError(t, newReconciler(w).WakeFabrics(t.Context()))
+	require.Equal(t, map[string]int{isolation.WorkflowID(w.unsettled[0]): 1}, w.nudged)
 }
 
 func TestWhatFinalLeasesLeftBehindIsCleanedUp(t *testing.T) {

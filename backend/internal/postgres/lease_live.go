@@ -42,6 +42,18 @@ func (w *LeaseWork) Left(ctx context.Context) ([]ids.Lease, error) {
 		WHERE l.state IN ('closed', 'cancelled') AND a.released_at IS NULL AND a.state <> 'quarantined' ORDER BY l.id`)
 }
 
+// Unsettled lists fabrics with partitions that are on their way: to be made, to be emptied, or to be free again.
+func (w *LeaseWork) Unsettled(ctx context.Context) ([]ids.Fabric, error) {
+	var found []ids.Fabric
+	err := w.db.WithinTx(ctx, func(ctx context.Context) error {
+		return conn(ctx).Raw("SELECT DISTINCT fabric_id FROM partition WHERE state NOT IN ('verified', 'free')").Scan(&found).Error
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list unsettled fabrics: %w", err)
+	}
+	return found, nil
+}
+
 func (w *LeaseWork) leases(ctx context.Context, query string, args ...any) ([]ids.Lease, error) {
 	var found []ids.Lease
 	err := w.db.WithinTx(ctx, func(ctx context.Context) error {

@@ -192,6 +192,19 @@ func TestOperationsEventsAndCertificatesComeBackAsTheyWereWritten(t *testing.T) 
 	}
 }
 
+func TestAFabricIsUnsettledWhileAPartitionIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	w := newLeaseWorld(t)
+	w.Exec(t, `INSERT INTO partition (id, org_id, fabric_id, lease_id, pkey, state, created_at, updated_at) VALUES ($1, $2, $3, $4, 7, 'desired', now(), now())`,
+		ids.Make[ids.Partition](), w.customer.Org, w.Fabric, w.lease)
+	for state, want := range map[string]int{"desired": 1, "programmed": 1, "verified": 0, "draining": 1, "clear": 1, "quarantined": 1, "free": 0} {
+		w.Exec(t, "UPDATE partition SET state = $1", state)
+		found, err := postgres.NewLeaseWork(w.db).Unsettled(t.Context())
+		require.NoError(t, err)
+		require.Len(t, found, want, state)
+	}
+}
+
 func TestOneSessionOfAllHasTheLock(t *testing.T) {
 	t.Parallel()
 	db := open(t)
