@@ -1,0 +1,39 @@
+import { useMutation } from "@tanstack/react-query";
+import { useState, type FormEvent } from "react";
+import { Navigate, useSearchParams } from "react-router";
+import { api, keepSession, take } from "../api/client";
+import { useSession } from "../session";
+import { Refusal } from "../show";
+import { Button, Field, Input } from "../ui";
+
+export function Login() {
+  const session = useSession();
+  const [search] = useSearchParams();
+  const [email, setEmail] = useState("");
+  const [password, setPassword] = useState("");
+  const logIn = useMutation({
+    mutationFn: () => take(api.POST("/v1/sessions", { body: { email, password } })),
+    onSuccess: keepSession,
+  });
+  const next = search.get("next") ?? "/market";
+  // Only a path of our own: a link must not send people elsewhere after they have logged in.
+  if (session.status === "in") return <Navigate to={/^\/(?!\/)/.test(next) ? next : "/market"} replace />;
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    logIn.mutate();
+  };
+  return (
+    <main className="mx-auto flex min-h-screen max-w-sm flex-col justify-center gap-6 px-4">
+      <div>
+        <h1 className="text-3xl font-bold tracking-tight">Leasehold</h1>
+        <p className="mt-1 text-sm text-soft">GPU capacity by the hour, fenced off and wiped, with proof.</p>
+      </div>
+      <form onSubmit={submit} className="flex flex-col gap-4 rounded-lg border border-line bg-panel p-5">
+        <Field label="E-mail"><Input type="email" autoComplete="username" required value={email} onChange={(e) => setEmail(e.target.value)} /></Field>
+        <Field label="Password"><Input type="password" autoComplete="current-password" required value={password} onChange={(e) => setPassword(e.target.value)} /></Field>
+        <Refusal error={logIn.error} />
+        <Button kind="primary" type="submit" busy={logIn.isPending}>Log in</Button>
+      </form>
+    </main>
+  );
+}
