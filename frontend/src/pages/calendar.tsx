@@ -28,7 +28,7 @@ export function Calendar({ instanceType, pick }: { instanceType: string; pick: (
 
 function SiteRows({ site, total, free, from, pick }: { site: string; total: number; free: number[]; from: Date; pick: (start: string, end: string) => void }) {
   return (
-    <div className="mb-3 overflow-x-auto" role="region" aria-label={`Calendar of ${site}`} tabIndex={0}>
+    <div className="relative mb-3 overflow-x-auto" role="region" aria-label={`Calendar of ${site}`} tabIndex={0}>
       <table className="w-full min-w-[40rem] table-fixed border-separate border-spacing-0.5 text-xs">
         <caption className="pb-1 text-left text-sm text-soft">{site}: free of {total} instances, by the hour</caption>
         <tbody>
