@@ -14,9 +14,13 @@ RUN go mod download
 COPY . .
 COPY --from=portal /src/frontend/dist frontend/dist
 RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /leasehold ./backend/cmd/leasehold
+RUN mkdir /empty
 
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /leasehold /usr/bin/leasehold
 EXPOSE 8080
+# A named volume takes its owner from the directory that it covers.
+COPY --from=build --chown=65532:65532 /empty /var/lib/leasehold
+COPY --from=build --chown=65532:65532 /empty /var/lib/leasehold-site
 ENTRYPOINT ["/usr/bin/leasehold"]
 CMD ["api"]

@@ -161,7 +161,7 @@ func (i *instance) start(ctx context.Context, o devOptions, out io.Writer) error
 		return err
 	}
 	i.children.Add("application", func(context.Context) error { return a.Close() })
-	if err := i.seed(ctx, o, a, config.PublicURL); err != nil {
+	if i.logins, err = seedDemo(ctx, o.dataDir, a, config.PublicURL); err != nil {
 		return err
 	}
 	if err := i.serve(ctx, a, listener); err != nil {
@@ -221,11 +221,11 @@ func (i *instance) startServices(ctx context.Context, o devOptions, say func(str
 	return config, writeServices(o.dataDir, services{DatabaseURL: url, TemporalAddress: server.Address(), TemporalNamespace: "leasehold"})
 }
 
-// seed makes organizations, people, site and prices on the first start, and keeps the passwords of the file on later ones.
-func (i *instance) seed(ctx context.Context, o devOptions, a *app.App, url string) error {
-	stored, err := storedLogins(o.dataDir)
+// seedDemo makes organizations, people, site and prices on the first start, and keeps the passwords of the file on later ones.
+func seedDemo(ctx context.Context, dir string, a *app.App, url string) (logins, error) {
+	stored, err := storedLogins(dir)
 	if err != nil {
-		return err
+		return logins{}, err
 	}
 	if stored.Customer.Password == "" {
 		stored = logins{
@@ -235,13 +235,11 @@ func (i *instance) seed(ctx context.Context, o devOptions, a *app.App, url strin
 		}
 	}
 	stored.URL = url
-	i.logins = stored
-	if err := a.SeedDemo(ctx, app.DemoLogins{
-		Customer: app.Login(stored.Customer), Provider: app.Login(stored.Provider), Admin: app.Login(stored.Admin),
-	}); err != nil {
-		return fmt.Errorf("make demo organizations: %w", err)
+	people := app.DemoLogins{Customer: app.Login(stored.Customer), Provider: app.Login(stored.Provider), Admin: app.Login(stored.Admin)}
+	if err := a.SeedDemo(ctx, people); err != nil {
+		return logins{}, fmt.Errorf("make demo organizations: %w", err)
 	}
-	return stored.write(o.dataDir)
+	return stored, stored.write(dir)
 }
 
 func (i *instance) serve(ctx context.Context, a *app.App, listener net.Listener) error {
@@ -283,10 +281,11 @@ func (i *instance) startSite(ctx context.Context, o devOptions, a *app.App, say 
 	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
 		return fmt.Errorf("write enrolment token: %w", err)
 	}
-	process, err := local.Start(ctx, local.Spec{
-		Name: "simulated site", Path: program, LogFile: filepath.Join(o.dataDir, "site.log"),
-		Args: []string{"sim", "--server", i.logins.URL, "--token-file", tokenFile, "--state-dir", state, "--fabric", o.fabric, "--speed", o.speed},
-	})
+	args := []string{"sim", "--server", i.logins.URL, "--token-file", tokenFile, "--state-dir", state, "--fabric", o.fabric, "--speed", o.speed}
+	if cache, err := local.CacheDir(); err == nil {
+		args = append(args, "--tool-dir", filepath.Join(cache, "debian")) // where set-up unpacks OpenSM for people who cannot install it
+	}
+	process, err := local.Start(ctx, local.Spec{Name: "simulated site", Path: program, LogFile: filepath.Join(o.dataDir, "site.log"), Args: args})
 	if err != nil {
 		return fmt.Errorf("start simulated site: %w", err)
 	}
