@@ -3,6 +3,7 @@ package leasing_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -141,14 +142,13 @@ func TestEveryActivityMayFailBeforeOrAfterItsCommit(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(3, 3*time.Hour)
-				met := 0
+				var met atomic.Int64
 				w.wrap = func(d leasing.Delivery) leasing.Delivery {
 					return newMeddler(d, func(called string, _ int, do func() error) error {
 						if called != name {
 							return do()
 						}
-						met++
-						if met%5 == 0 { // four failures are more than the quick attempts
+						if met.Add(1)%5 == 0 { // four failures are more than the quick attempts
 							return do()
 						}
 						if after {
@@ -161,7 +161,7 @@ func TestEveryActivityMayFailBeforeOrAfterItsCommit(t *testing.T) {
 				}
 				w.run(t)
 				w.requireNothingHeld(t)
-				require.GreaterOrEqual(t, met, 5, "the step is part of the process")
+				require.GreaterOrEqual(t, met.Load(), int64(5), "the step is part of the process")
 				require.Equal(t, lease.Completed, w.rows.lease.Outcome, w.rows.lease.Reason)
 				require.Empty(t, w.rows.quarantined)
 				require.Len(t, w.rows.certificates, 3)
@@ -239,10 +239,10 @@ func TestAWorkerMayDieAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for k := 1; k <= 40; k++ {
 		w := newWorld(2, 2*time.Hour)
-		steps := 0
+		var steps atomic.Int64
 		w.wrap = func(d leasing.Delivery) leasing.Delivery {
 			return newMeddler(d, func(_ string, _ int, do func() error) error {
-				if steps++; steps == k {
+				if steps.Add(1) == int64(k) {
 					err := do()
 					if err == nil {
 						// A refusal that is not a fault of the step ends the run: what it knew is gone.
