@@ -47,6 +47,7 @@ async function check(page, name) {
   }
   for (const width of [360, 1440]) {
     await page.setViewportSize({ width, height: 900 });
+    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))); // charts follow a frame later
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     if (wide > 0) problems.push(`${name}: ${wide} px too wide at ${width} px`);
     await page.screenshot({ path: join(results, `${name}-${width}.png`), fullPage: true });

@@ -15,7 +15,7 @@ export function Charts({ lease }: { lease: string }) {
     <Show query={metrics} what="meters">
       {({ series }) => series.length === 0
         ? <Empty title="No readings yet">The first ones come within ten seconds.</Empty>
-        : <div className="grid gap-4 md:grid-cols-3">{meters.map(([name, title, unit]) => <Chart key={name} title={title} unit={unit} points={mean(series.filter((s) => s.metric === name))} />)}</div>}
+        : <div className="grid grid-cols-[minmax(0,1fr)] gap-4 md:grid-cols-3">{meters.map(([name, title, unit]) => <Chart key={name} title={title} unit={unit} points={mean(series.filter((s) => s.metric === name))} />)}</div>}
     </Show>
   );
 }
@@ -37,9 +37,9 @@ function mean(series: Schemas["MetricSeries"][]): Point[] {
 function Chart({ title, unit, points }: { title: string; unit: string; points: Point[] }) {
   const last = points.at(-1);
   return (
-    <figure>
+    <figure className="min-w-0">
       <figcaption className="mb-1 text-sm"><span className="text-soft">{title}, mean</span> <strong>{last ? `${Math.round(last.value)} ${unit}` : "–"}</strong></figcaption>
-      <div className="h-36">
+      <div className="h-36 overflow-hidden">
         <ResponsiveContainer width="100%" height="100%">
           <LineChart accessibilityLayer={false} data={points} margin={{ top: 4, right: 4, bottom: 0, left: 0 }}>
             <XAxis dataKey="at" type="number" domain={["dataMin", "dataMax"]} tickFormatter={(at: number) => new Date(at).toLocaleTimeString()} fontSize={10} stroke="var(--soft)" />

@@ -186,7 +186,7 @@ function Nodes({ nodes }: { nodes: Schemas["LeaseNode"][] }) {
 function CopyText({ text }: { text: string }) {
   const [copied, setCopied] = useState(false);
   return (
-    <span className="flex items-center gap-2">
+    <span className="flex items-center gap-2 whitespace-nowrap">
       <code className="rounded bg-calm-soft px-2 py-1 text-xs whitespace-nowrap">{text}</code>
       <button type="button" className="rounded p-2 text-soft hover:text-ink" aria-label={`Copy ${text}`}
         onClick={() => void navigator.clipboard.writeText(text).then(() => setCopied(true))}><Copy className="size-4" aria-hidden /></button>
