@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold/leasehold/backend/doctor"
+	"github.com/leasehold/leasehold/backend/internal/postgres"
 	"github.com/leasehold/leasehold/backend/outbox"
 	"github.com/leasehold/leasehold/workflows"
 	"github.com/leasehold/leasehold/workflows/relay"
@@ -40,6 +41,7 @@ func (a *App) Work(ctx context.Context) error {
 	group.Go(func() error {
 		return a.every(ctx, retainEvery, "forget old samples", func(ctx context.Context) error { return a.fleet.Retain(ctx, a.clock.Now()) })
 	})
+	group.Go(func() error { return a.every(ctx, retainEvery, "forget old requests", a.forgetRequests) })
 	if err := group.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("work: %w", err)
 	}
@@ -50,7 +52,23 @@ const (
 	sweepEvery  = 3 * time.Second // payments under way are fetched again: webhooks and 3-D Secure are booked there, and only there
 	sweepBatch  = 100
 	retainEvery = time.Hour
+	keepKeys    = 7 * 24 * time.Hour // how long an Idempotency-Key is remembered
+	forgetBatch = 1_000
 )
+
+// forgetRequests deletes what keeps requests from being done twice or too often, once nobody can need it.
+func (a *App) forgetRequests(ctx context.Context) error {
+	now := a.clock.Now()
+	if err := postgres.NewRateLimits(a.db).Forget(ctx, now.Add(-retainEvery)); err != nil {
+		return err
+	}
+	for {
+		gone, err := postgres.NewIdempotency(a.db).Forget(ctx, now.Add(-keepKeys), forgetBatch)
+		if err != nil || gone < forgetBatch {
+			return err
+		}
+	}
+}
 
 // every does something now and then until ctx ends. Trouble is logged and tried again next time.
 func (a *App) every(ctx context.Context, period time.Duration, what string, do func(ctx context.Context) error) error {

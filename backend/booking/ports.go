@@ -68,8 +68,8 @@ type Quotes interface {
 	// Quote and QuoteForUpdate return a NotFound fault, code "quote-not-found".
 	Quote(ctx context.Context, id ids.Quote) (Quote, error)
 	QuoteForUpdate(ctx context.Context, id ids.Quote) (Quote, error)
-	// ListQuotes lists the newest first, after the given one.
-	ListQuotes(ctx context.Context, after ids.Quote, limit int) ([]Quote, error)
+	// ListQuotes lists the newest first, after the given one; of one project, unless that is zero.
+	ListQuotes(ctx context.Context, project ids.Project, after ids.Quote, limit int) ([]Quote, error)
 	UseQuote(ctx context.Context, id ids.Quote, by ids.Lease) error
 }
 

@@ -151,15 +151,19 @@ func (s *Service) Get(ctx context.Context, id ids.Quote) (Quote, error) {
 		q, err = s.Quotes.Quote(ctx, id)
 		return err
 	})
+	if actor, ok := tenant.ActorFrom(ctx); err == nil && ok && !actor.Project.IsZero() && q.Project != actor.Project {
+		return Quote{}, fault.New(fault.NotFound, "quote-not-found", "there is no such quote")
+	}
 	return q, err
 }
 
 // List lists quotes, the newest first.
 func (s *Service) List(ctx context.Context, after ids.Quote, limit int) ([]Quote, error) {
 	var all []Quote
+	actor, _ := tenant.ActorFrom(ctx) // one that is limited to a project sees that one's only
 	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
 		var err error
-		all, err = s.Quotes.ListQuotes(ctx, after, limit)
+		all, err = s.Quotes.ListQuotes(ctx, actor.Project, after, limit)
 		return err
 	})
 	return all, err

@@ -157,7 +157,7 @@ func (s *Service) keyProject(ctx context.Context, wanted ids.Project, actor Acto
 	return project.ID, err
 }
 
-// APIKeys lists the organization's keys, newest first, without anything that proves them.
+// APIKeys lists the organization's keys (those of the actor's project, when it is limited to one), newest first, without anything that proves them.
 func (s *Service) APIKeys(ctx context.Context, page Page[ids.APIKey]) ([]APIKey, error) {
 	actor, err := MustAct(ctx)
 	if err != nil {
@@ -165,7 +165,7 @@ func (s *Service) APIKeys(ctx context.Context, page Page[ids.APIKey]) ([]APIKey,
 	}
 	var keys []APIKey
 	err = s.tx.WithinTx(ctx, func(ctx context.Context) error {
-		keys, err = s.apiKeys.APIKeys(ctx, actor.Org, page)
+		keys, err = s.apiKeys.APIKeys(ctx, actor.Org, actor.Project, page)
 		return err
 	})
 	if err != nil {
@@ -174,10 +174,18 @@ func (s *Service) APIKeys(ctx context.Context, page Page[ids.APIKey]) ([]APIKey,
 	return keys, nil
 }
 
-// RevokeAPIKey ends a key at once; ending it twice is fine. NotFound for another organization's.
+// RevokeAPIKey ends a key at once; ending it twice is fine. NotFound for another organization's, and for one outside the actor's
+// project.
 func (s *Service) RevokeAPIKey(ctx context.Context, id ids.APIKey) error {
-	err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
+	actor, err := MustAct(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.tx.WithinTx(ctx, func(ctx context.Context) error {
 		key, err := s.apiKeys.APIKey(ctx, id)
+		if err == nil && !actor.Project.IsZero() && key.Project != actor.Project {
+			return fault.New(fault.NotFound, "not-found", "there is no such API key")
+		}
 		if err != nil || !key.RevokedAt.IsZero() {
 			return err
 		}

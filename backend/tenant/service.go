@@ -56,8 +56,8 @@ type APIKeys interface {
 	CreateAPIKey(ctx context.Context, key APIKey) error
 	// APIKey answers NotFound for a missing one and for another organization's.
 	APIKey(ctx context.Context, id ids.APIKey) (APIKey, error)
-	// APIKeys lists newest first.
-	APIKeys(ctx context.Context, org ids.Org, page Page[ids.APIKey]) ([]APIKey, error)
+	// APIKeys lists newest first; those of one project, unless that is zero.
+	APIKeys(ctx context.Context, org ids.Org, project ids.Project, page Page[ids.APIKey]) ([]APIKey, error)
 	// Credential returns the key with what decides its rights now; NotFound when it is missing or its maker has left.
 	Credential(ctx context.Context, id ids.APIKey) (Credential, error)
 	// RevokeAPIKey keeps an earlier revocation's time.

@@ -124,6 +124,34 @@ func TestAKeyCannotMakeAStrongerKey(t *testing.T) {
 		http.StatusForbidden, "beyond-your-rights")
 }
 
+func TestAKeyOfOneProjectStaysInIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ada := w.logIn(0)
+	own := ada.do(http.MethodPost, "/v1/projects", map[string]any{"name": "own"}).member("id")
+	scopes := []string{"identity:read", "identity:write", "leases:read", "leases:write", "billing:read"}
+	elsewhere := ada.do(http.MethodPost, "/v1/api-keys", map[string]any{"name": "elsewhere", "scopes": scopes})
+	made := ada.do(http.MethodPost, "/v1/api-keys", map[string]any{"name": "limited", "scopes": scopes, "project_id": own})
+	require.Equal(t, http.StatusCreated, made.status, made.text())
+	program := w.nobody()
+	program.bearer = made.member("secret")
+
+	projects := program.do(http.MethodGet, "/v1/projects", nil)
+	require.Contains(t, projects.text(), own)
+	require.NotContains(t, projects.text(), `"default"`)
+	require.NotContains(t, program.do(http.MethodGet, "/v1/api-keys", nil).text(), "elsewhere")
+	requireProblem(t, program.do(http.MethodDelete, "/v1/api-keys/"+elsewhere.member("id"), nil), http.StatusNotFound, "not-found")
+	requireProblem(t, program.do(http.MethodPost, "/v1/projects", map[string]any{"name": "more"}), http.StatusForbidden, "limited-to-project")
+	requireProblem(t, program.do(http.MethodGet, "/v1/billing/balance", nil), http.StatusForbidden, "limited-to-project")
+
+	child := program.do(http.MethodPost, "/v1/api-keys", map[string]any{"name": "child", "scopes": []string{"leases:read"}})
+	require.Equal(t, own, child.member("project_id"), "the limit is passed on")
+	quote, _, _ := w.lease(0) // in the default project
+	requireProblem(t, program.do(http.MethodGet, "/v1/quotes/"+quote, nil), http.StatusNotFound, "quote-not-found")
+	require.JSONEq(t, `{"items":[]}`, program.do(http.MethodGet, "/v1/quotes", nil).text())
+	require.Contains(t, ada.do(http.MethodGet, "/v1/quotes", nil).text(), quote)
+}
+
 func TestAReplayNeverShowsASecretAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

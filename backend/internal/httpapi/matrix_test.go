@@ -225,7 +225,8 @@ func (w *world) lease(person int) (quote, lease, invoice string) {
 		SELECT $1, $2, id, 'USD', 2490000, '[2020-01-01,)', 60, 15552000, now() FROM site WHERE name = $3`, price, itype, fmt.Sprintf("site%d", person))
 	run(`INSERT INTO quote (id, org_id, project_id, instance_type_id, site_id, price_version_id, class, instances, start_at, end_at, currency, rate_micros,
 			tax_rate_bps, subtotal_minor, tax_minor, total_minor, terms, terms_digest, placement, expires_at, created_by, created_at)
-		SELECT $1, $2, $3, $4, site_id, id, 'reserved', 1, '2026-04-01Z', '2026-04-02Z', 'USD', rate_micros, 0, 100, 0, 100, '{}', '', '{}', '2026-04-01Z', 'test', now()
+		SELECT $1, $2, $3, $4, site_id, id, 'reserved', 1, '2026-04-01Z', '2026-04-02Z', 'USD', rate_micros, 0, 100, 0, 100,
+			'{"rated_per": "gpu", "units_per_instance": 8, "failure_policy": "replace"}', '', '{}', '2026-04-01Z', 'test', now()
 		FROM price_version WHERE id = $5`, q, org, project, itype, price)
 	run(`INSERT INTO lease (id, org_id, project_id, name, quote_id, instance_type_id, site_id, class, instances, start_at, end_at, state, currency, created_by, created_at)
 		SELECT $1, org_id, project_id, 'train', id, instance_type_id, site_id, class, 1, start_at, end_at, 'reserved', 'USD', 'test', now() FROM quote WHERE id = $2`, l, q)

@@ -13,6 +13,8 @@ type permission struct {
 	public bool
 	// operator operations are for the operator's own people, who then act for the platform and not for their organization.
 	operator bool
+	// wholeOrganization operations concern all projects at once, so that a credential that is limited to one may not.
+	wholeOrganization bool
 	// offTransaction operations talk to somebody outside (a payment gateway) and must not hold a transaction meanwhile: the domain
 	// makes them idempotent itself, with the key that httpapi.IdempotencyKey tells.
 	offTransaction bool
@@ -24,14 +26,17 @@ func permissions() map[string]permission {
 	public := permission{public: true}
 	signedIn := permission{}
 	can := func(scope string) permission { return permission{scope: scope} }
-	operator := func(scope string) permission { return permission{scope: scope, operator: true} }
+	all := func(scope string) permission { return permission{scope: scope, wholeOrganization: true} }
+	operator := func(scope string) permission {
+		return permission{scope: scope, operator: true, wholeOrganization: true}
+	}
 	return map[string]permission{
 		"createSession":  public,
 		"refreshSession": public,
 		"deleteSession":  signedIn,
 		"getMe":          signedIn,
 		"listProjects":   can(tenant.IdentityRead),
-		"createProject":  can(tenant.IdentityWrite),
+		"createProject":  all(tenant.IdentityWrite),
 		"listAPIKeys":    can(tenant.IdentityRead),
 		"createAPIKey":   can(tenant.IdentityWrite),
 		"deleteAPIKey":   can(tenant.IdentityWrite),
@@ -61,13 +66,13 @@ func permissions() map[string]permission {
 		"getLeaseIsolation":    can(tenant.LeasesRead),
 		"listWipeCertificates": can(tenant.LeasesRead),
 
-		"getBalance":   can(tenant.BillingRead),
-		"listLedger":   can(tenant.BillingRead),
-		"listUsage":    can(tenant.BillingRead),
-		"listTopUps":   can(tenant.BillingRead),
-		"createTopUp":  {scope: tenant.BillingWrite, offTransaction: true},
-		"listInvoices": can(tenant.BillingRead),
-		"getInvoice":   can(tenant.BillingRead),
+		"getBalance":   all(tenant.BillingRead),
+		"listLedger":   all(tenant.BillingRead),
+		"listUsage":    all(tenant.BillingRead),
+		"listTopUps":   all(tenant.BillingRead),
+		"createTopUp":  {scope: tenant.BillingWrite, offTransaction: true, wholeOrganization: true},
+		"listInvoices": all(tenant.BillingRead),
+		"getInvoice":   all(tenant.BillingRead),
 		// Proved by the signature on its body.
 		"receiveStripeWebhook": public,
 
@@ -98,7 +103,7 @@ func (p permission) permit(actor tenant.Actor) error {
 		return nil
 	case p.operator && actor.OrgKind != tenant.Operator:
 		return fault.New(fault.Forbidden, "operator-only", "only the operator may do that")
-	case p.operator && !actor.Project.IsZero():
+	case p.wholeOrganization && !actor.Project.IsZero():
 		return fault.New(fault.Forbidden, "limited-to-project", "this credential is limited to one project")
 	case !actor.Role.Allows(p.scope, actor.OrgKind):
 		return fault.New(fault.Forbidden, "role", "your role does not allow that").With("needed_scope", p.scope)

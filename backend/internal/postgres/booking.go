@@ -107,8 +107,11 @@ func (s *Booking) quote(ctx context.Context, from *gorm.DB, id ids.Quote) (booki
 }
 
 // ListQuotes implements booking.Quotes. Ids rise with time, so the order by id is the order of creation.
-func (s *Booking) ListQuotes(ctx context.Context, after ids.Quote, limit int) ([]booking.Quote, error) {
+func (s *Booking) ListQuotes(ctx context.Context, project ids.Project, after ids.Quote, limit int) ([]booking.Quote, error) {
 	find := conn(ctx).Order("id DESC").Limit(limit)
+	if !project.IsZero() {
+		find = find.Where("project_id = ?", project)
+	}
 	if !after.IsZero() {
 		find = find.Where("id < ?", after)
 	}

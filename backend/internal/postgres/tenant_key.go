@@ -53,8 +53,11 @@ func (s *Tenants) APIKey(ctx context.Context, id ids.APIKey) (tenant.APIKey, err
 }
 
 // APIKeys implements tenant.APIKeys.
-func (s *Tenants) APIKeys(ctx context.Context, org ids.Org, page tenant.Page[ids.APIKey]) ([]tenant.APIKey, error) {
+func (s *Tenants) APIKeys(ctx context.Context, org ids.Org, project ids.Project, page tenant.Page[ids.APIKey]) ([]tenant.APIKey, error) {
 	find := conn(ctx).Where("org_id = ?", org).Order("created_at DESC, id DESC")
+	if !project.IsZero() {
+		find = find.Where("project_id = ?", project)
+	}
 	if !page.After.IsZero() {
 		find = find.Where("(created_at, id) < (SELECT created_at, id FROM api_key WHERE id = ?)", page.After)
 	}
