@@ -95,7 +95,7 @@ func TestSlotsThatAreNotCleanYetAreNotHandedOver(t *testing.T) {
 	w.run(t)
 	w.requireNothingHeld(t)
 	require.Equal(t, lease.Completed, w.rows.lease.Outcome)
-	require.Equal(t, freed.Add(3*agentTakes), w.rows.lease.ActiveAt, "late delivery: the clock starts when access is there")
+	require.Equal(t, freed.Add(4*agentTakes), w.rows.lease.ActiveAt, "late delivery: the clock starts when access is there")
 	require.Empty(t, w.rows.lease.Reason)
 }
 

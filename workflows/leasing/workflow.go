@@ -93,13 +93,17 @@ func (p *process) provision(ctx workflow.Context, standing delivery.Standing) er
 	}
 }
 
-// deliver is the way to a running lease. On bare metal the partition is joined while the service OS still runs, so isolation
-// needs not wait for the nodes' preparation. Nobody is let in before the start, nor before both witnesses agree.
+// deliver is the way to a running lease. The partition is joined after the nodes' preparation, whose preflight demands that their ports
+// carry nobody's key, and while the service OS still runs. (The two were done at once, and a node that was late or came back after a
+// crash then found the lease's own key and refused.) Nobody is let in before the start, nor before both witnesses agree.
 func (p *process) deliver(ctx workflow.Context) error {
 	if err := p.until(ctx, p.step(p.activities.HandOver)); err != nil {
 		return err
 	}
-	if err := p.until(ctx, p.step(p.activities.Prepare), p.step(p.activities.Isolate)); err != nil {
+	if err := p.until(ctx, p.step(p.activities.Prepare)); err != nil {
+		return err
+	}
+	if err := p.until(ctx, p.step(p.activities.Isolate)); err != nil {
 		return err
 	}
 	if err := p.prove(ctx, delivery.BeforeActive); err != nil {

@@ -95,12 +95,15 @@ func leaseListCommand(o *options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: o.connected(func(ctx context.Context, c *connection, p printer, _ []string) error {
 			all := client.LeaseList{Items: []client.Lease{}}
-			wanted := make([]client.LeaseState, len(states))
-			for i, s := range states {
-				wanted[i] = client.LeaseState(s)
+			var wanted *[]client.LeaseState
+			if len(states) > 0 {
+				wanted = &[]client.LeaseState{}
+			}
+			for _, s := range states {
+				*wanted = append(*wanted, client.LeaseState(s))
 			}
 			err := pages(func(cursor *string) (*client.LeaseList, *httpResponse, error) {
-				answer, err := c.ListLeasesWithResponse(ctx, &client.ListLeasesParams{Cursor: cursor, State: &wanted})
+				answer, err := c.ListLeasesWithResponse(ctx, &client.ListLeasesParams{Cursor: cursor, State: wanted})
 				if err != nil {
 					return nil, nil, unreachable(c.server, err)
 				}
