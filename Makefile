@@ -45,7 +45,7 @@ generate: ## Write the generated code again from its sources
 
 bench: ## Measure, each figure as a ratio on this machine
 	@tools/setup base
-	@$(env) && go run ./tools/bench $(ARGS)
+	@$(env) && go run ./backend/internal/bench $(ARGS)
 
 e2e: build ## The main job in a real browser, against everything real but hardware
 	@tools/setup chromium

@@ -1,0 +1,59 @@
+// Command bench measures what docs/benchmarks.md reports: each figure is a ratio from one run on one machine, never a bare time.
+//
+//	go run ./backend/internal/bench
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasehold/leasehold/backend/internal/local/postgres"
+	"github.com/leasehold/leasehold/migrations"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "leasehold-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // temporary
+	// Durable, as in production: a booking's commit waits for the disk.
+	server, err := postgres.Start(ctx, postgres.Options{DataDir: dir + "/postgres", Progress: func(s string) { fmt.Fprintln(os.Stderr, s) }})
+	if err != nil {
+		return err
+	}
+	defer server.Stop(context.WithoutCancel(ctx)) //nolint:errcheck // the process ends
+	fmt.Printf("%s, %d cores, %s/%s, PostgreSQL on the same machine with fsync\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
+	if err := benchSearch(ctx, server); err != nil {
+		return fmt.Errorf("search: %w", err)
+	}
+	return nil
+}
+
+// database makes a migrated database of that name.
+func database(ctx context.Context, server *postgres.Server, name string) (string, *pgxpool.Pool, error) {
+	if err := server.EnsureDatabase(ctx, name); err != nil {
+		return "", nil, err
+	}
+	url := server.URL(name)
+	if err := migrations.Up(ctx, url); err != nil {
+		return "", nil, err
+	}
+	pool, err := pgxpool.New(ctx, url+"&pool_max_conns=40")
+	return url, pool, err
+}
