@@ -114,7 +114,7 @@ func seedSearch(ctx context.Context, pool *pgxpool.Pool, nodes, allocations int)
 }
 
 // seedMarket makes a customer with a project, a site with so many nodes of eight GPUs behind leaves of 32, in so many kinds of hardware,
-// each sold as a type: bench, bench-1, …
+// each sold as a type: bench, bench-1 and so on.
 func seedMarket(ctx context.Context, pool *pgxpool.Pool, nodes, kinds int) (tenant.Actor, error) {
 	org, site, fabric := ids.Make[ids.Org](), ids.Make[ids.Site](), ids.Make[ids.Fabric]()
 	for _, s := range []struct {

@@ -57,7 +57,18 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	if spec.Grace == 0 {
 		spec.Grace = 10 * time.Second
 	}
-	cmd := exec.Command(spec.Path, spec.Args...) //nolint:gosec,noctx // the caller's program, and it outlives the call.
+	if _, err := exec.LookPath(spec.Path); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
+	}
+	// The child waits at a gate until its watchdog stands: were the starter killed in between, nobody would end the child.
+	cmd := exec.Command("/bin/sh", append([]string{"-c", gate, spec.Path}, spec.Args...)...) //nolint:gosec,noctx // the caller's program, and it outlives the call.
+	closed, open, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
+	}
+	defer closed.Close() //nolint:errcheck // the child has its own
+	defer open.Close()   //nolint:errcheck // closing it unopened ends a child that still waits
+	cmd.ExtraFiles = []*os.File{closed}
 	cmd.Dir = spec.Dir
 	cmd.Env = append(os.Environ(), spec.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -76,11 +87,17 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	process := &Process{spec: spec, cmd: cmd, done: make(chan struct{})}
 	process.watchdog, err = startWatchdog(spec, cmd.Process.Pid)
 	go process.reap()
+	if err == nil {
+		_, err = open.WriteString("go\n")
+	}
 	if err != nil {
 		return nil, errors.Join(err, process.Stop(ctx))
 	}
 	return process, nil
 }
+
+// gate waits for a line on file 3, and becomes the program; without one, since the starter is gone, it ends.
+const gate = `read -r go <&3 || exit 1; exec 3<&-; exec "$0" "$@"`
 
 func connectOutput(cmd *exec.Cmd, spec Spec) (closeLog func(), err error) {
 	if spec.Stdout != nil {
