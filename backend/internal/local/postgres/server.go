@@ -78,12 +78,35 @@ func (s *Server) start(ctx context.Context, bin string, options Options) error {
 	if err := endOrphan(ctx, s.cluster()); err != nil {
 		return err
 	}
-	process, err := local.Start(ctx, s.spec(bin, options))
-	if err != nil {
-		return explainRoot(err)
+	return s.launch(ctx, bin, options)
+}
+
+// Sessions of a server that was killed stay attached to its shared memory for a moment after it is gone, and keep the next server
+// away; it is tried again so many times, every lingerPause.
+const (
+	lingerTries = 50
+	lingerPause = 100 * time.Millisecond
+)
+
+func (s *Server) launch(ctx context.Context, bin string, options Options) error {
+	pause := time.NewTicker(lingerPause)
+	defer pause.Stop()
+	for try := 1; ; try++ {
+		process, err := local.Start(ctx, s.spec(bin, options))
+		if err != nil {
+			return explainRoot(err)
+		}
+		s.process = process
+		err = s.awaitReady(ctx)
+		if err == nil || try == lingerTries || !strings.Contains(err.Error(), "pre-existing shared memory block") {
+			return err
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return err
+		}
 	}
-	s.process = process
-	return s.awaitReady(ctx)
 }
 
 func (s *Server) choosePort(ctx context.Context) error {
