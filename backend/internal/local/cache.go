@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 )
 
@@ -44,6 +45,10 @@ func TryLock(path string) (unlock func(), err error) {
 	return flock(path, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
+// held keeps the files of the locks that are held within reach: the garbage collector closes a file that is not, and a closed file
+// gives its lock back, whether or not anybody still has the function that does so.
+var held sync.Map
+
 func flock(path string, how int) (func(), error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -62,5 +67,6 @@ func flock(path string, how int) (func(), error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { _ = file.Close() }, nil
+	held.Store(file, nil)
+	return func() { held.Delete(file); _ = file.Close() }, nil
 }
