@@ -134,3 +134,19 @@ func TestTheMarketShowsWhatIsFreeAndForHowMuch(t *testing.T) {
 	require.Equal(t, http.StatusOK, calendar.status, calendar.text())
 	require.Equal(t, []any{float64(3), float64(3), float64(3)}, calendar.object(t)["sites"].([]any)[0].(map[string]any)["free"])
 }
+
+func TestTextThatNoColumnHoldsAndAbsurdDurationsAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.stocked(1)
+	ada := w.logIn(0)
+	nul := map[string]any{"name": "a\x00b"}
+	requireProblem(t, ada.do(http.MethodPost, "/v1/projects", nul), http.StatusBadRequest, "malformed-text")
+	requireProblem(t, ada.do(http.MethodPost, "/v1/projects", map[string]any{"name": "a"}, withKey("\xff\xfe")), http.StatusBadRequest, "malformed-text")
+	got := ada.do(http.MethodPost, "/v1/projects", map[string]any{"name": `a\u0000b`})
+	require.Equal(t, http.StatusCreated, got.status, "a backslash and a few letters are text: %s", got.text())
+	for _, seconds := range []int64{36028797018967568, 9223372037, 0, -1} { // the first is 2^55 + 3600, an hour when it overflows
+		got := ada.do(http.MethodPost, "/v1/quotes", map[string]any{"instance_type": "h100.8x", "instances": 1, "duration_seconds": seconds})
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, "%d: %s", seconds, got.text())
+	}
+}

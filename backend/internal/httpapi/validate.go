@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -21,6 +22,11 @@ import (
 )
 
 const bodyKey = "leasehold.body"
+
+// errMalformedText refuses text that no column can hold: what is not UTF-8, or has the character NUL.
+func errMalformedText(where string) error {
+	return &protocolError{status: http.StatusBadRequest, code: "malformed-text", detail: where + " has text that is not UTF-8, or the character NUL"}
+}
 
 // readBody reads the body once, within the limit, and refuses what is not JSON where JSON is due.
 func readBody() gin.HandlerFunc {
@@ -53,6 +59,10 @@ func takeBody(c *gin.Context, op *operation) ([]byte, error) {
 		return nil, &protocolError{status: http.StatusBadRequest, code: "unexpected-body", detail: "this operation takes no request body"}
 	case op.hasBody && !json.Valid(body):
 		return nil, &protocolError{status: http.StatusBadRequest, code: "malformed-json", detail: "the request body is not one JSON value"}
+	case !utf8.Valid(body) || hasNUL(body):
+		return nil, errMalformedText("the request body")
+	case !utf8.ValidString(c.GetHeader(headerIdempotencyKey)):
+		return nil, errMalformedText(headerIdempotencyKey)
 	}
 	c.Request.Body = io.NopCloser(bytes.NewReader(body))
 	c.Request.ContentLength = int64(len(body))
