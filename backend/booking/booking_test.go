@@ -263,3 +263,20 @@ func TestTheCalendarCountsWhatIsFree(t *testing.T) {
 	require.Equal(t, 3, rows[0].Total)
 	require.Equal(t, []int{3, 2, 2, 2, 3, 3}, rows[0].Free, "the lease with its lead of 10 and turnaround of 15 minutes")
 }
+
+func TestASilentMachineIsNotGivenToWhatStartsSoon(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	nodes := s.Nodes(t, "h100", "hw", "bare_metal", 1, 4)
+	s.InstanceType(t, "h100", "hw", "bare_metal", 8)
+	c, ctx := s.customer(t, "acme", 100_000)
+	now := s.clock.Now()
+	s.Exec(t, "INSERT INTO node_liveness (node_id, boot_id, sequence, seen_at) VALUES ($1, 'b', 1, $2)", nodes[0], now.Add(-2*time.Minute))
+	_, err := s.sales.Quote(ctx, booking.Wish{InstanceType: "h100", Instances: 1, Topology: booking.Anywhere, Duration: time.Hour})
+	require.Equal(t, "no-capacity", fault.CodeOf(err), "%v", err)
+	_, err = s.book(ctx, c, s.in(3*time.Hour, time.Hour))
+	require.NoError(t, err, "by then it may be back")
+	s.Exec(t, "UPDATE node_liveness SET seen_at = $1", now.Add(-10*time.Second))
+	_, err = s.sales.Quote(ctx, booking.Wish{InstanceType: "h100", Instances: 1, Topology: booking.Anywhere, Duration: time.Hour})
+	require.NoError(t, err)
+}

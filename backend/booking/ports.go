@@ -33,6 +33,9 @@ type PoolQuery struct {
 	Nodes []ids.Node   // only these; nil: all
 	Now   time.Time    // for overruns: unreleased allocations whose time is over
 	But   ids.Lease    // whose own allocations do not count as busy
+	// HeardSince leaves out machines whose agent was last heard before it; zero: none. What starts soon must not land on a silent machine;
+	// for what is far ahead there is time to bring it back.
+	HeardSince time.Time
 }
 
 // Market reads capacity: market tables, which no tenant sees.

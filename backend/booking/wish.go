@@ -215,7 +215,7 @@ func (s *Service) options(ctx context.Context, in searching, windows []lease.Win
 		return options, nil
 	}
 	span := occupied(in.typ, lease.Window{Start: windows[0].Start, End: windows[len(windows)-1].End})
-	pools, err := s.Market.Pools(ctx, PoolQuery{Type: in.typ, Site: in.site, Time: around(span), Now: in.now})
+	pools, err := s.Market.Pools(ctx, PoolQuery{Type: in.typ, Site: in.site, Time: around(span), Now: in.now, HeardSince: heardSince(span, in.now)})
 	if err != nil {
 		return nil, err
 	}
@@ -249,6 +249,21 @@ func (s *Service) options(ctx context.Context, in searching, windows []lease.Win
 		})
 	}
 	return options[:min(len(options), maxOptions)], nil
+}
+
+const (
+	// silentAfter is how long an agent may be silent before its machine counts as unreachable: six heartbeats.
+	silentAfter = time.Minute
+	// soon is how near a start must be for that to matter.
+	soon = 15 * time.Minute
+)
+
+// heardSince is the instant since which a machine must have been heard, to be given to what occupies that time.
+func heardSince(occupied lease.Window, now time.Time) time.Time {
+	if occupied.Start.After(now.Add(soon)) {
+		return time.Time{}
+	}
+	return now.Add(-silentAfter)
 }
 
 // around widens a time by what placement looks at beside it.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/booking"
@@ -43,7 +44,8 @@ func (s *Booking) Pools(ctx context.Context, q booking.PoolQuery) ([]booking.Poo
 			       (SELECT count(*) FROM node_condition c WHERE c.node_id = n.id AND c.cleared_at IS NULL AND c.class = 'degrades') AS blemishes
 			FROM node n JOIN site s ON s.id = n.site_id LEFT JOIN fabric f ON f.id = n.fabric_id`+where+`
 			  AND NOT EXISTS (SELECT FROM node_condition c WHERE c.node_id = n.id AND c.cleared_at IS NULL AND c.class = 'prevents_allocation')
-			ORDER BY n.site_id, f.id, n.id`, args...).Scan(&machines).Error
+			  AND NOT EXISTS (SELECT FROM node_liveness v WHERE v.node_id = n.id AND v.seen_at < ?)
+			ORDER BY n.site_id, f.id, n.id`, append(slices.Clone(args), q.HeardSince)...).Scan(&machines).Error
 		if err != nil || len(machines) == 0 {
 			return err
 		}
