@@ -1,12 +1,12 @@
 import type { components } from "./api/schema";
 
-type Money = components["schemas"]["Money"];
+export type Amount = components["schemas"]["Money"];
 type Rate = components["schemas"]["Rate"];
 
 const exponents: Record<string, number> = { USD: 2, EUR: 2, CNY: 2, JPY: 0, KWD: 3 };
 
 /** money renders minor units exactly, without floating point: {amount: 123450, currency: "USD"} → "1,234.50 USD". */
-export function money({ amount, currency }: Money): string {
+export function money({ amount, currency }: Amount): string {
   const digits = exponents[currency] ?? 2;
   const text = Math.abs(amount).toString().padStart(digits + 1, "0");
   const whole = text.slice(0, text.length - digits).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
@@ -42,11 +42,16 @@ export function duration(seconds: number): string {
   return parts.join(" ") || "0 s";
 }
 
+/** seconds between two instants. */
+export function between(start: string, end: string): number {
+  return (Date.parse(end) - Date.parse(start)) / 1000;
+}
+
 export function bytes(n: number): string {
   return `${Math.round(n / 2 ** 30)} GiB`;
 }
 
-/** local renders an instant in the reader's own zone; put the UTC form in a title. */
+/** local renders an instant in the reader's own zone. */
 export function local(at: string): string {
   return new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 }

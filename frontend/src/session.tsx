@@ -1,18 +1,25 @@
+import { useQueryClient } from "@tanstack/react-query";
 import { createContext, useContext, useEffect, useState, type ReactNode } from "react";
 import { keepSession, onSession, refresh, type Schemas } from "./api/client";
 
 type Me = Schemas["Me"];
-type State = { status: "loading" } | { status: "out" } | { status: "in"; me: Me };
+type State = { status: "loading" } | { status: "unreachable" } | { status: "out" } | { status: "in"; me: Me };
 
 const Context = createContext<State>({ status: "loading" });
 
-/** SessionProvider knows who is logged in; at the start it asks with the refresh cookie. */
+/** SessionProvider knows who is logged in; at the start it asks with the refresh cookie. What one person read is gone for the next. */
 export function SessionProvider({ children }: { children: ReactNode }) {
   const [state, setState] = useState<State>({ status: "loading" });
+  const queries = useQueryClient();
   useEffect(() => {
-    onSession((session) => setState(session ? { status: "in", me: session.me } : { status: "out" }));
-    void refresh();
-  }, []);
+    let actor = "";
+    onSession((session) => {
+      if (session === null || (actor !== "" && actor !== session.me.actor)) queries.clear();
+      actor = session?.me.actor ?? "";
+      setState(session ? { status: "in", me: session.me } : { status: "out" });
+    });
+    void refresh().then(({ status }) => { if (status === "unreachable") setState({ status }); });
+  }, [queries]);
   return <Context value={state}>{children}</Context>;
 }
 

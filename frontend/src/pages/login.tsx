@@ -2,6 +2,7 @@ import { useMutation } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { Navigate, useSearchParams } from "react-router";
 import { api, keepSession, take } from "../api/client";
+import { paths } from "../paths";
 import { useSession } from "../session";
 import { Refusal } from "../show";
 import { Button, Field, Input } from "../ui";
@@ -15,15 +16,16 @@ export function Login() {
     mutationFn: () => take(api.POST("/v1/sessions", { body: { email, password } })),
     onSuccess: keepSession,
   });
-  const next = search.get("next") ?? "/market";
+  const next = search.get("next") ?? paths.market;
   // Only a path of our own: a link must not send people elsewhere after they have logged in.
-  if (session.status === "in") return <Navigate to={/^\/(?!\/)/.test(next) ? next : "/market"} replace />;
+  if (session.status === "in") return <Navigate to={/^\/(?!\/)/.test(next) ? next : paths.market} replace />;
   const submit = (event: FormEvent) => {
     event.preventDefault();
     logIn.mutate();
   };
   return (
     <main className="mx-auto flex min-h-screen max-w-sm flex-col justify-center gap-6 px-4">
+      <title>Log in · Leasehold</title>
       <div>
         <h1 className="text-3xl font-bold tracking-tight">Leasehold</h1>
         <p className="mt-1 text-sm text-soft">GPU capacity by the hour, fenced off and wiped, with proof.</p>

@@ -1,5 +1,5 @@
 import { Link } from "react-router";
-import { paths } from "../routes";
+import { paths } from "../paths";
 import { Empty, Page } from "../ui";
 
 export function Missing() {

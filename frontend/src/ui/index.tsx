@@ -1,25 +1,11 @@
-import { AlertTriangle, Inbox, LoaderCircle } from "lucide-react";
-import type { ButtonHTMLAttributes, InputHTMLAttributes, ReactNode, SelectHTMLAttributes } from "react";
+import { AlertTriangle, CircleCheck, Inbox, Info } from "lucide-react";
+import type { ReactNode } from "react";
+import { duration, local, money, type Amount } from "../format";
 
 // The design system: it knows no router, no query and no form library.
-
-type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { kind?: "primary" | "plain" | "danger"; busy?: boolean; why?: string | undefined };
-
-/** Button says why when it is disabled. */
-export function Button({ kind = "plain", busy = false, why, disabled, children, className = "", ...rest }: ButtonProps) {
-  const look = {
-    primary: "bg-accent text-on-accent border-transparent",
-    plain: "bg-panel text-ink border-line hover:border-accent",
-    danger: "bg-panel text-bad border-bad",
-  }[kind];
-  return (
-    <button type="button" {...rest} disabled={disabled || busy || Boolean(why)} title={why ?? rest.title}
-      className={`inline-flex min-h-10 items-center justify-center gap-2 rounded-md border px-4 py-1.5 text-sm font-semibold disabled:cursor-not-allowed disabled:opacity-60 ${look} ${className}`}>
-      {busy && <LoaderCircle className="size-4 animate-spin" aria-hidden />}
-      {children}
-    </button>
-  );
-}
+export * from "./controls";
+export * from "./dialog";
+export * from "./table";
 
 export function Card({ title, action, children }: { title?: string; action?: ReactNode; children: ReactNode }) {
   return (
@@ -37,10 +23,11 @@ export function Card({ title, action, children }: { title?: string; action?: Rea
 
 export function Page({ title, intro, action, children }: { title: string; intro?: ReactNode; action?: ReactNode; children: ReactNode }) {
   return (
-    <main id="main" className="mx-auto flex w-full max-w-6xl min-w-0 flex-col gap-4 px-4 py-6">
+    <main id="main" tabIndex={-1} className="mx-auto flex w-full max-w-6xl min-w-0 flex-col gap-4 px-4 py-6 outline-none">
+      <title>{`${title} · Leasehold`}</title>
       <header className="flex flex-wrap items-end justify-between gap-3">
-        <div>
-          <h1 className="text-2xl font-bold tracking-tight">{title}</h1>
+        <div className="min-w-0">
+          <h1 className="text-2xl font-bold tracking-tight break-words">{title}</h1>
           {intro && <p className="mt-1 text-sm text-soft">{intro}</p>}
         </div>
         {action}
@@ -50,7 +37,7 @@ export function Page({ title, intro, action, children }: { title: string; intro?
   );
 }
 
-type Tone = "good" | "warn" | "bad" | "calm";
+export type Tone = "good" | "warn" | "bad" | "calm";
 
 export function Badge({ tone = "calm", children }: { tone?: Tone; children: ReactNode }) {
   const look = { good: "bg-good-soft text-good", warn: "bg-warn-soft text-warn", bad: "bg-bad-soft text-bad", calm: "bg-calm-soft text-ink" }[tone];
@@ -60,46 +47,9 @@ export function Badge({ tone = "calm", children }: { tone?: Tone; children: Reac
 export function Progress({ percent, label }: { percent: number; label: string }) {
   return (
     <div role="progressbar" aria-label={label} aria-valuemin={0} aria-valuemax={100} aria-valuenow={percent} className="h-2 w-full overflow-hidden rounded-full bg-line">
-      <div className="h-full bg-accent transition-[width]" style={{ width: `${percent}%` }} />
+      <div className="h-full bg-accent transition-[width] motion-reduce:transition-none" style={{ width: `${percent}%` }} />
     </div>
   );
-}
-
-/** Table scrolls sideways on narrow screens, by keyboard too. */
-export function Table({ caption, head, children }: { caption: string; head: ReactNode[]; children: ReactNode }) {
-  return (
-    <div className="relative overflow-x-auto" tabIndex={0} role="region" aria-label={caption}>
-      <table className="w-full border-collapse text-sm">
-        <caption className="sr-only">{caption}</caption>
-        <thead>
-          <tr className="border-b border-line text-left text-soft">
-            {head.map((h, i) => <th key={i} scope="col" className="px-2 py-2 font-medium whitespace-nowrap">{h}</th>)}
-          </tr>
-        </thead>
-        <tbody className="[&>tr]:border-b [&>tr]:border-line [&>tr:last-child]:border-0 [&_td]:px-2 [&_td]:py-2 [&_td]:align-top">{children}</tbody>
-      </table>
-    </div>
-  );
-}
-
-export function Field({ label, hint, children }: { label: string; hint?: string; children: ReactNode }) {
-  return (
-    <label className="flex min-w-0 flex-col gap-1 text-sm font-medium">
-      {label}
-      {children}
-      {hint && <span className="text-xs font-normal text-soft">{hint}</span>}
-    </label>
-  );
-}
-
-const control = "min-h-10 w-full rounded-md border border-line bg-panel px-3 text-sm text-ink";
-
-export function Input(props: InputHTMLAttributes<HTMLInputElement>) {
-  return <input {...props} className={`${control} ${props.className ?? ""}`} />;
-}
-
-export function Select(props: SelectHTMLAttributes<HTMLSelectElement>) {
-  return <select {...props} className={`${control} ${props.className ?? ""}`} />;
 }
 
 export function Empty({ title, children }: { title: string; children?: ReactNode }) {
@@ -114,21 +64,28 @@ export function Empty({ title, children }: { title: string; children?: ReactNode
 
 export function Alert({ tone = "bad", title, children }: { tone?: Tone; title: string; children?: ReactNode }) {
   const look = { good: "border-good bg-good-soft", warn: "border-warn bg-warn-soft", bad: "border-bad bg-bad-soft", calm: "border-line bg-calm-soft" }[tone];
+  const Sign = { good: CircleCheck, warn: AlertTriangle, bad: AlertTriangle, calm: Info }[tone];
   return (
     <div role={tone === "bad" ? "alert" : "status"} className={`rounded-md border px-4 py-3 text-sm ${look}`}>
-      <p className="flex items-center gap-2 font-semibold"><AlertTriangle className="size-4 shrink-0" aria-hidden />{title}</p>
-      {children && <div className="mt-1">{children}</div>}
+      <p className="flex items-start gap-2 font-semibold"><Sign className="mt-0.5 size-4 shrink-0" aria-hidden />{title}</p>
+      {children && <div className="mt-1 flex flex-col items-start gap-2">{children}</div>}
     </div>
   );
 }
 
-export function Loading({ what }: { what: string }) {
-  return <p role="status" className="flex items-center gap-2 py-6 text-sm text-soft"><LoaderCircle className="size-4 animate-spin" aria-hidden />Loading {what}…</p>;
+/** Skeleton holds the place of what is loading, and says so to those who do not see it. */
+export function Skeleton({ what }: { what: string }) {
+  return (
+    <div role="status" className="flex flex-col gap-3 py-2">
+      <span className="sr-only">Loading {what}…</span>
+      {["w-2/5", "w-full", "w-4/5"].map((w) => <span key={w} aria-hidden className={`h-4 animate-pulse rounded bg-line motion-reduce:animate-none ${w}`} />)}
+    </div>
+  );
 }
 
-export function Facts({ rows }: { rows: [string, ReactNode][] }) {
+export function Facts({ rows }: { rows: (readonly [string, ReactNode])[] }) {
   return (
-    <dl className="grid grid-cols-[minmax(7rem,auto)_1fr] gap-x-4 gap-y-2 text-sm">
+    <dl className="grid grid-cols-[minmax(6rem,auto)_1fr] gap-x-4 gap-y-2 text-sm">
       {rows.map(([name, value]) => (
         <div key={name} className="contents"><dt className="text-soft">{name}</dt><dd className="min-w-0 break-words">{value}</dd></div>
       ))}
@@ -136,6 +93,15 @@ export function Facts({ rows }: { rows: [string, ReactNode][] }) {
   );
 }
 
+/** Instant is in the reader's zone, with UTC on hover. */
 export function Instant({ at }: { at: string }) {
-  return <time dateTime={at} title={`${at} (UTC)`}>{new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" })}</time>;
+  return <time dateTime={at} title={new Date(at).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC")}>{local(at)}</time>;
+}
+
+export function Duration({ seconds }: { seconds: number }) {
+  return <span className="whitespace-nowrap">{duration(seconds)}</span>;
+}
+
+export function Money({ of, strong = false }: { of: Amount; strong?: boolean }) {
+  return <span className={`whitespace-nowrap tabular-nums ${strong ? "font-semibold" : ""}`}>{money(of)}</span>;
 }
