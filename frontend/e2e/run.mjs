@@ -202,14 +202,25 @@ async function bookTwice(page) {
   await page.unroute("**/v1/leases");
 }
 
-/** Tabs share one session: waking up at the same time must not end it. */
+/** Tabs share one session, whose cookie may be used once only: they refresh one after another, and none is logged out. */
 async function tabs(page) {
-  const others = await Promise.all([1, 2, 3].map(() => page.context().newPage()));
+  const context = page.context();
+  let under = 0, most = 0;
+  await context.route("**/v1/sessions/refresh", async (route) => {
+    most = Math.max(most, ++under);
+    await new Promise((resolve) => setTimeout(resolve, 500)); // long enough for every tab that does not take its turn
+    const answer = await route.fetch();
+    under--;
+    await route.fulfill({ response: answer });
+  });
+  const others = await Promise.all([1, 2, 3].map(() => context.newPage()));
   await Promise.all(others.map((p) => p.goto(page.url())));
   for (const p of others) {
     await p.getByRole("button", { name: "Log out" }).waitFor();
     await p.close();
   }
+  await context.unroute("**/v1/sessions/refresh");
+  if (most !== 1) problems.push(`tabs: ${most} refreshed at the same time`);
   await page.reload();
   await page.getByRole("button", { name: "Log out" }).waitFor();
 }
@@ -246,7 +257,9 @@ async function customer(page, { url, customer }) {
   await page.getByLabel("Name", { exact: true }).fill("e2e lease");
   await check(page, "quote");
   await bookTwice(page);
-  await page.getByRole("progressbar").first().waitFor();
+  await page.getByRole("progressbar", { name: "Progress of prepare" }).waitFor();
+  await page.getByText(/^prepare: \d of 2 nodes$/).waitFor();
+  await page.getByRole("progressbar", { name: /^Progress of gpu-/ }).first().waitFor();
   await page.screenshot({ path: join(results, "lease-provisioning-1440.png"), fullPage: true });
   await page.getByText("ssh -p").first().waitFor({ timeout: 60_000 });
   await page.getByText("isolated", { exact: true }).first().waitFor();

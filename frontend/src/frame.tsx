@@ -32,7 +32,7 @@ export function Frame() {
         {navigation.state !== "idle" && <div role="status" className="absolute inset-x-0 top-0 h-1 animate-pulse bg-accent"><span className="sr-only">Loading the page…</span></div>}
         <div className="mx-auto flex max-w-6xl flex-wrap items-center gap-x-6 gap-y-2 px-4 py-3">
           <NavLink to={paths.market} className="text-lg font-bold tracking-tight">Leasehold</NavLink>
-          <nav aria-label="Main" className="flex flex-wrap gap-1">
+          <nav aria-label="Main" className="flex flex-wrap gap-1 max-sm:order-last max-sm:-mx-3 max-sm:w-full">
             {links.map(([to, name]) => (
               <NavLink key={to} to={to}
                 className={({ isActive }) => `rounded-md px-3 py-2 text-sm font-medium ${isActive ? "bg-calm-soft text-ink" : "text-soft hover:text-ink"}`}>

@@ -1,6 +1,7 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, from, once, take, takePart, type Schemas } from "../api/client";
+import { useMe } from "../session";
 import { Refusal, ShowList, useList } from "../show";
 import { Alert, Badge, Button, Card, CopyText, Dialog, Empty, Field, Input, Instant, Page, Select, Table, TextArea } from "../ui";
 
@@ -117,6 +118,8 @@ function MakeAPIKey({ made }: { made: (secret: string) => void }) {
   const [name, setName] = useState("");
   const [may, setMay] = useState(usual);
   const [life, setLife] = useState("90");
+  const operator = useMe().organization.kind === "operator";
+  const offered = (Object.keys(scopes) as Scope[]).filter((s) => operator || !s.startsWith("admin:"));
   const make = useMutation({
     mutationFn: () => take(api.POST("/v1/api-keys", { params: { header: once() }, body: { name, scopes: may, ...(life ? { expires_at: new Date(Date.now() + Number(life) * 86_400_000).toISOString() } : {}) } })),
     onSuccess: (key) => {
@@ -134,7 +137,7 @@ function MakeAPIKey({ made }: { made: (secret: string) => void }) {
       <fieldset className="text-sm">
         <legend className="mb-1 font-medium">It may</legend>
         <div className="grid gap-1 sm:grid-cols-2">
-          {(Object.keys(scopes) as Scope[]).map((scope) => (
+          {offered.map((scope) => (
             <label key={scope} className="flex min-h-8 items-center gap-2">
               <input type="checkbox" className="size-4 shrink-0" checked={may.includes(scope)} onChange={(e) => setMay(e.target.checked ? [...may, scope] : may.filter((s) => s !== scope))} />
               <span>{scopes[scope]} <code className="text-xs text-soft">{scope}</code></span>

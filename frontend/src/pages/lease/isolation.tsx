@@ -19,7 +19,7 @@ function Partition({ isolation: i }: { isolation: Schemas["LeaseIsolation"] }) {
   const joined = i.ports.filter((p) => p.joined).length;
   return (
     <div className="flex flex-col gap-3">
-      <Facts rows={[["Partition key", <code key="k">{i.pkey ?? "not given yet"}</code>], ["State", i.state || "–"], ["Ports", `${joined} of ${i.ports.length} are members, verified at both ends`]]} />
+      <Facts rows={[["Partition key", i.pkey ? <code key="k">{i.pkey}</code> : "none at present"], ["State", i.state || "no partition"], ["Ports", i.ports.length > 0 ? `${joined} of ${i.ports.length} are members, verified at both ends` : "none are members"]]} />
       {i.ports.length > 0 && (
         <details className="text-sm">
           <summary className="cursor-pointer text-soft">The ports</summary>

@@ -8,10 +8,15 @@ export function isOver(lease: Lease): boolean {
   return lease.state === "closed" || lease.state === "cancelled";
 }
 
-/** useLiveLease keeps a long poll open: the page changes when the lease does, without reloading. */
+/** isMoving: nodes are being made ready or taken back, and progress changes between events. */
+export function isMoving(lease: Lease): boolean {
+  return lease.state === "provisioning" || lease.state === "releasing";
+}
+
+/** useLiveLease keeps a long poll open: the page changes when the lease does, without reloading. Progress is no event, and is read each second. */
 export function useLiveLease(id: string) {
   const queries = useQueryClient();
-  const lease = useQuery({ queryKey: ["lease", id], queryFn: () => take(api.GET("/v1/leases/{lease_id}", { params: { path: { lease_id: id } } })), staleTime: Infinity });
+  const lease = useQuery({ queryKey: ["lease", id], queryFn: () => take(api.GET("/v1/leases/{lease_id}", { params: { path: { lease_id: id } } })), staleTime: Infinity, refetchInterval: ({ state }) => state.data && isMoving(state.data) ? 1_000 : false });
   const ready = lease.data !== undefined;
   useEffect(() => {
     if (!ready) return;

@@ -2,7 +2,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { api, take, type Schemas } from "../../api/client";
 import { Show } from "../../show";
 import { Badge, Card, CopyText, Empty, Progress, Table, type Tone } from "../../ui";
-import { isOver } from "./live";
+import { isMoving, isOver } from "./live";
 
 type Node = Schemas["LeaseNode"];
 
@@ -11,7 +11,7 @@ const tones: Record<Node["state"], Tone> = { held: "calm", preparing: "warn", in
 /** Nodes shows each machine: how far it is, how to log in, and its GPUs. */
 export function Nodes({ lease: l }: { lease: Schemas["Lease"] }) {
   const nodes = useQuery({
-    queryKey: ["lease", l.id, "nodes", l.last_event], placeholderData: keepPreviousData, refetchInterval: isOver(l) ? false : l.progress.step ? 1_000 : 5_000,
+    queryKey: ["lease", l.id, "nodes", l.last_event], placeholderData: keepPreviousData, refetchInterval: isOver(l) ? false : isMoving(l) ? 1_000 : 5_000,
     queryFn: () => take(api.GET("/v1/leases/{lease_id}/nodes", { params: { path: { lease_id: l.id } } })),
   });
   return (
