@@ -84,23 +84,26 @@ async function logIn(page, url, { email, password }) {
 
 const row = (page, table, text) => page.getByRole("table", { name: table }).getByRole("row").filter({ hasText: text });
 
+/** A name of its own for each run: a running instance keeps the keys of those before. */
+const program = `e2e program ${Date.now()}`;
+
 async function keys(page) {
   await page.getByRole("link", { name: "Keys" }).click();
   await page.getByLabel("Name of the key").fill("e2e");
   await page.getByLabel("Public key").fill(publicKey());
   await page.getByRole("button", { name: "Add SSH key" }).click();
   await row(page, "SSH keys", "e2e").first().waitFor();
-  await page.getByLabel("Name of the API key").fill("e2e program");
+  await page.getByLabel("Name of the API key").fill(program);
   await page.getByRole("button", { name: "Make API key" }).click();
   const secret = page.getByRole("dialog", { name: "Your new API key" });
   await secret.getByText(/^lh_/).waitFor();
   await secret.getByRole("button", { name: "I have copied it" }).click();
-  await row(page, "API keys", "e2e program").waitFor();
+  await row(page, "API keys", program).waitFor();
   if (await page.getByText(/lh_\w+_\w{20}/).count()) problems.push("keys: the secret is shown again");
   await check(page, "keys");
-  await row(page, "API keys", "e2e program").getByRole("button", { name: /Revoke/ }).click();
+  await row(page, "API keys", program).getByRole("button", { name: /Revoke/ }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Revoke the key" }).click();
-  await row(page, "API keys", "e2e program").getByText("revoked").waitFor();
+  await row(page, "API keys", program).getByText("revoked").waitFor();
 }
 
 async function payIn(page) {
