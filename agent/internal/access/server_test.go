@@ -1,6 +1,7 @@
 package access_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ed25519"
@@ -221,9 +222,18 @@ func TestARevocationEndsSessionsAndLogInsAndMayBeRepeated(t *testing.T) {
 	stdin, err := session.StdinPipe()
 	require.NoError(t, err)
 	defer stdin.Close() //nolint:errcheck // the test is over
-	require.NoError(t, session.Shell())
-	_, err = run(t, mine, "hostname") // the session before it has begun, too
+	stdout, err := session.StdoutPipe()
 	require.NoError(t, err)
+	require.NoError(t, session.Shell())
+	_, err = io.WriteString(stdin, "hostname\n") // the session has begun when the shell answers; a second session might still be closing
+	require.NoError(t, err)
+	for answer := bufio.NewReader(stdout); ; {
+		line, err := answer.ReadString('\n')
+		require.NoError(t, err)
+		if strings.Contains(line, "lease_1") {
+			break
+		}
+	}
 
 	evidence, err := g.Revoke(t.Context(), "lease_1")
 	require.NoError(t, err)
