@@ -78,6 +78,14 @@ type Fault struct {
 	Retryable bool   `json:"retryable"`
 }
 
+// Codes of faults that both sides know.
+const (
+	FaultInvalidSpec   = "invalid-spec"     // what was asked makes no sense; no machine could do it
+	FaultNotPickedUp   = "not-picked-up"    // the control plane's word: the agent did not come for the work in time
+	FaultNotDoneInTime = "not-done-in-time" // the control plane's word: the agent came for the work and did not finish it in time
+	FaultSilent        = "node-silent"      // the control plane's word: no heartbeat while the work is under way
+)
+
 // PrepareSpec readies the slots for a tenant.
 type PrepareSpec struct {
 	LeaseID    string   `json:"lease_id"`

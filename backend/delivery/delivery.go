@@ -94,6 +94,20 @@ type Operation struct {
 
 func (o Operation) inFlight() bool { return o.State == Queued || o.State == Running }
 
+// blamesNode reports whether an operation that failed for good speaks against the node: not when what was asked made no sense, when the slots
+// have gone to somebody else, or when nobody was there to ask (heartbeats tell that, and when it is over).
+func (o Operation) blamesNode() bool {
+	if o.State == Fenced || o.Fault == nil {
+		return false
+	}
+	switch o.Fault.Code {
+	case protocol.FaultInvalidSpec, protocol.FaultNotPickedUp, protocol.FaultSilent:
+		return false
+	default:
+		return true
+	}
+}
+
 // trouble says in words why the operation did not succeed.
 func (o Operation) trouble() string {
 	switch {

@@ -6,8 +6,10 @@ import "time"
 type Policy struct {
 	PickUpWithin  time.Duration // an agent that does not pick up work by then is offline
 	PrepareWithin time.Duration // imaging and preflight
-	QuickWithin   time.Duration // keys in, keys out, reading tables
-	WipeWithin    time.Duration
+	// SilentAfter is how long a node may send no heartbeat before its work on the way to a running lease goes to another one.
+	SilentAfter time.Duration
+	QuickWithin time.Duration // keys in, keys out, reading tables
+	WipeWithin  time.Duration
 	// Attempts is how often a node is asked again on the way to a running lease; UndoAttempts, on the way back, is larger, since
 	// what cannot be undone takes a node off the market.
 	Attempts     int
@@ -27,7 +29,7 @@ type Policy struct {
 // DefaultPolicy is for real machines: imaging and sanitizing take their time.
 func DefaultPolicy() Policy {
 	return Policy{
-		PickUpWithin: 60 * time.Second, PrepareWithin: 20 * time.Minute, QuickWithin: 2 * time.Minute, WipeWithin: 2 * time.Hour,
+		PickUpWithin: 60 * time.Second, PrepareWithin: 20 * time.Minute, SilentAfter: 60 * time.Second, QuickWithin: 2 * time.Minute, WipeWithin: 2 * time.Hour,
 		Attempts: 3, UndoAttempts: 6, Backoff: 2 * time.Second, BackoffCap: time.Minute,
 		DeliverWithin: 30 * time.Minute, ClearWithin: 10 * time.Minute, Recheck: 5 * time.Second,
 	}

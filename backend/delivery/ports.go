@@ -46,6 +46,9 @@ type Work interface {
 	Recorded(ctx context.Context, id ids.Lease, event lease.EventType, field string) ([]string, error)
 	// InsertCertificate writes a wipe certificate.
 	InsertCertificate(ctx context.Context, c Certificate) error
+	// Silent says since when nodes have sent no heartbeat: those of the given ones that were last heard before the instant, while at least
+	// half of their site's nodes were heard after it. When a whole site is silent, it is rather we who cannot hear it.
+	Silent(ctx context.Context, nodes []ids.Node, before time.Time) (map[ids.Node]time.Time, error)
 	// QuarantineNode takes a node off the market until an admin's exit, with the reason.
 	QuarantineNode(ctx context.Context, node ids.Node, reason string) error
 	// Announce wakes whoever waits for the lease to change, once the transaction commits.

@@ -235,14 +235,19 @@ func (t *turn) recordPrepared(ctx context.Context, found survey, instances []Ins
 	return nil
 }
 
-// orReplace turns a survey on the way to a running lease into progress. A node that failed for good is replaced where placement
-// finds another; else the lease waits with a reason until its deadline.
+// orReplace turns a survey on the way to a running lease into progress. A node that failed for good, or that has fallen silent over its
+// work, is replaced where placement finds another; else the lease waits with a reason until its deadline.
 func (t *turn) orReplace(ctx context.Context, found survey, instances []Instance) (Progress, error) {
-	if len(found.lost) == 0 {
+	silent, err := t.silent(ctx, found.busy)
+	if err != nil {
+		return Progress{}, err
+	}
+	missing := append(slices.Clone(found.lost), silent...)
+	if len(missing) == 0 {
 		return Progress{Done: found.complete(instances), LookAt: found.lookAt}, t.explain(ctx, "")
 	}
 	replaced := false
-	for _, l := range found.lost {
+	for _, l := range missing {
 		ok, err := t.replace(ctx, l)
 		if err != nil {
 			return Progress{}, err
@@ -252,23 +257,43 @@ func (t *turn) orReplace(ctx context.Context, found survey, instances []Instance
 	if replaced {
 		return Progress{Again: true}, nil
 	}
-	l := found.lost[0]
+	l := missing[0]
 	reason := fmt.Sprintf("%s failed (%s) and no replacement is free yet", l.NodeName, l.op.trouble())
 	found.wakeAt(t.now.Add(6 * t.Policy.Recheck))
 	return Progress{LookAt: found.lookAt}, t.explain(ctx, reason)
 }
 
-// replace swaps a lost instance for another node's slots, and reports whether it could. The lost one stays with the lease, to be
-// cleaned with the rest.
-func (t *turn) replace(ctx context.Context, l loss) (bool, error) {
-	failed := about(l.Instance)
-	failed["code"], failed["detail"] = string(l.op.State), l.op.trouble()
-	if l.op.Fault != nil {
-		failed["code"] = l.op.Fault.Code
+// silent returns those that are under way on a node which has sent no heartbeat for too long, with words for it. Such a node may come back
+// and finish: until another one is found, it is waited for.
+func (t *turn) silent(ctx context.Context, busy []loss) ([]loss, error) {
+	if len(busy) == 0 {
+		return nil, nil
 	}
-	failed["epoch"] = strconv.FormatInt(l.Epoch, 10)
-	if err := t.recordOnce(ctx, lease.EventNodeFailed, "epoch", strconv.FormatInt(l.Epoch, 10), failed); err != nil {
-		return false, err
+	nodes := make([]ids.Node, len(busy))
+	for i, b := range busy {
+		nodes[i] = b.Node
+	}
+	since, err := t.Work.Silent(ctx, nodes, t.now.Add(-t.Policy.SilentAfter))
+	if err != nil {
+		return nil, err
+	}
+	var silent []loss
+	for _, b := range busy {
+		if at, ok := since[b.Node]; ok {
+			b.op.Fault = &protocol.Fault{Code: protocol.FaultSilent, Detail: "no heartbeat since " + at.UTC().Format(time.RFC3339), Retryable: true}
+			silent = append(silent, b)
+		}
+	}
+	return silent, nil
+}
+
+// replace swaps a lost instance for another node's slots, and reports whether it could. The lost one stays with the lease, to be
+// cleaned with the rest; its node, where it is to blame, is sold to nobody else until an admin has seen to it.
+func (t *turn) replace(ctx context.Context, l loss) (bool, error) {
+	if l.op.Fault == nil || l.op.Fault.Code != protocol.FaultSilent {
+		if err := t.fail(ctx, l); err != nil {
+			return false, err
+		}
 	}
 	by, err := t.findOther(ctx, l.ID)
 	if err != nil || by.IsZero() {
@@ -278,8 +303,32 @@ func (t *turn) replace(ctx context.Context, l loss) (bool, error) {
 		return false, err
 	}
 	swap := about(l.Instance)
-	swap["by"] = by.String()
+	swap["by"], swap["reason"] = by.String(), l.op.trouble()
 	return true, t.record(ctx, lease.EventNodeReplaced, swap)
+}
+
+// fail notes, once, that an instance's node failed for good.
+func (t *turn) fail(ctx context.Context, l loss) error {
+	epoch := strconv.FormatInt(l.Epoch, 10)
+	known, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventNodeFailed, "epoch")
+	if err != nil || slices.Contains(known, epoch) {
+		return err
+	}
+	failed := about(l.Instance)
+	failed["epoch"], failed["code"], failed["detail"] = epoch, string(l.op.State), l.op.trouble()
+	if l.op.Fault != nil {
+		failed["code"] = l.op.Fault.Code
+	}
+	if err := t.record(ctx, lease.EventNodeFailed, failed); err != nil || !l.op.blamesNode() {
+		return err
+	}
+	reason := "it failed on the way to a lease: " + l.op.trouble()
+	if err := t.Work.QuarantineNode(ctx, l.Node, reason); err != nil {
+		return err
+	}
+	warning := about(l.Instance)
+	warning["reason"] = reason
+	return t.alert(ctx, warning)
 }
 
 // Isolate wants the lease's partition as its allocations stand, and is done when both ends of every link were read and agree.

@@ -26,10 +26,11 @@ type task struct {
 type survey struct {
 	done   map[ids.Allocation]Operation
 	lost   []loss    // given up
+	busy   []loss    // under way
 	lookAt time.Time // the next deadline or retry; zero when nothing is under way
 }
 
-// loss is an instance whose node failed at a step for good.
+// loss is an instance and the last operation that its node was asked for: one that failed for good, or one under way.
 type loss struct {
 	Instance
 	op Operation
@@ -81,6 +82,7 @@ func (t *turn) judge(k task, i Instance, ops []Operation, found *survey) bool {
 	last := ops[len(ops)-1]
 	switch {
 	case last.inFlight():
+		found.busy = append(found.busy, loss{i, last})
 		found.wakeAt(last.DoneBy.Add(time.Second))
 		return false
 	case last.State == Succeeded && (k.holds == nil || k.holds(i, last)):

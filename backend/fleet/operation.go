@@ -327,9 +327,9 @@ func (s *Service) ExpireLate(ctx context.Context, now time.Time) error {
 // lateness tells an agent that is offline from one that is slow.
 func lateness(o Operation) *protocol.Fault {
 	if o.State == Queued {
-		return &protocol.Fault{Code: "not-picked-up", Detail: "its agent did not pick the work up in time", Retryable: true}
+		return &protocol.Fault{Code: protocol.FaultNotPickedUp, Detail: "its agent did not pick the work up in time", Retryable: true}
 	}
-	return &protocol.Fault{Code: "not-done-in-time", Detail: "its agent did not finish the work in time", Retryable: true}
+	return &protocol.Fault{Code: protocol.FaultNotDoneInTime, Detail: "its agent did not finish the work in time", Retryable: true}
 }
 
 // endAll ends operations as expired.

@@ -22,6 +22,7 @@ const (
 	silent      // never answers: the operation expires
 	lies        // reports success with evidence that does not show it
 	failsAlways // each time, and says that it may pass later
+	dawdles     // works, but takes very long
 )
 
 // script says how the n-th node (from 0) answers a kind of operation.
@@ -32,6 +33,7 @@ func on(kind protocol.OperationKind, node int) string { return fmt.Sprintf("%s/%
 const (
 	agentTakes = time.Second
 	expiresIn  = 61 * time.Second
+	dawdling   = 10 * time.Minute
 )
 
 type agents struct{ *world }
@@ -57,8 +59,11 @@ func (w *world) ask(step string, o delivery.Operation, kind protocol.OperationKi
 	w.steps[o.ID] = step
 	how := w.script[on(kind, w.nodeNumber(o.Node))]
 	delay := agentTakes
-	if how == silent {
+	switch how { //nolint:exhaustive // the others take what agents take
+	case silent:
 		delay = expiresIn
+	case dawdles:
+		delay = dawdling
 	}
 	w.afterCommit(func() { w.later(delay, func() { w.answer(o, kind, how) }) })
 }

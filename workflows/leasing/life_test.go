@@ -263,6 +263,9 @@ func TestANodeThatFailsIsReplacedWithoutTouchingTheOthers(t *testing.T) {
 			require.NotNil(t, w.rows.instances[4].Access)
 			require.Nil(t, w.rows.instances[2].Access)
 			require.WithinDuration(t, noon, w.rows.lease.ActiveAt, 30*time.Second)
+			failed := w.rows.instances[2].Node
+			require.Contains(t, w.rows.quarantined[failed], "a GPU fell off the bus", "nobody else gets it before an admin has seen to it")
+			require.Len(t, w.rows.quarantined, 1)
 			prepared := map[ids.Allocation]int{}
 			for _, o := range w.rows.operations {
 				if w.steps[o.ID] == "prepare" {
@@ -274,6 +277,36 @@ func TestANodeThatFailsIsReplacedWithoutTouchingTheOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestANodeThatFallsSilentOverItsWorkIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(4, time.Hour)
+	w.spares = 1
+	w.script[on(protocol.Prepare, 2)] = dawdles
+	w.rows.silent = map[ids.Node]time.Time{w.rows.instances[2].Node: noon.Add(-30 * time.Second)}
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Completed, w.rows.lease.Outcome, w.rows.lease.Reason)
+	require.WithinDuration(t, noon.Add(30*time.Second), w.rows.lease.ActiveAt, 30*time.Second, "a minute after its last word, not when its time runs out")
+	require.Equal(t, 1, w.count(lease.EventNodeReplaced))
+	require.Equal(t, "no heartbeat since 2026-03-01T11:59:30Z", w.rows.instances[2].Reason)
+	require.Empty(t, w.rows.quarantined, "silence is no fault of the machine's; heartbeats tell when it is over")
+}
+
+func TestASilentNodeIsWaitedForWhileThereIsNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	w.script[on(protocol.Prepare, 1)] = dawdles
+	w.rows.silent = map[ids.Node]time.Time{w.rows.instances[1].Node: noon.Add(-30 * time.Second)}
+	var reason string
+	w.at(noon.Add(5*time.Minute), func() { reason = w.rows.lease.Reason })
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, "n1 failed (no heartbeat since 2026-03-01T11:59:30Z) and no replacement is free yet", reason)
+	require.Equal(t, lease.Completed, w.rows.lease.Outcome, w.rows.lease.Reason)
+	require.WithinDuration(t, noon.Add(dawdling-lead), w.rows.lease.ActiveAt, 30*time.Second)
+	require.Zero(t, w.count(lease.EventNodeFailed))
 }
 
 func TestSlotsThatAreNotFreeAtTheStartAreReplaced(t *testing.T) {

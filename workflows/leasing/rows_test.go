@@ -24,6 +24,7 @@ type rows struct {
 	epoch        int64
 	certificates []delivery.Certificate
 	quarantined  map[ids.Node]string
+	silent       map[ids.Node]time.Time // since when
 	outbox       []string
 	accrued      time.Time
 	settled      int
@@ -150,6 +151,16 @@ func (w workRows) Recorded(_ context.Context, _ ids.Lease, event lease.EventType
 func (w workRows) InsertCertificate(_ context.Context, c delivery.Certificate) error {
 	w.rows.certificates = append(w.rows.certificates, c)
 	return nil
+}
+
+func (w workRows) Silent(_ context.Context, nodes []ids.Node, before time.Time) (map[ids.Node]time.Time, error) {
+	silent := map[ids.Node]time.Time{}
+	for _, n := range nodes {
+		if since, ok := w.rows.silent[n]; ok && since.Before(before) {
+			silent[n] = since
+		}
+	}
+	return silent, nil
 }
 
 func (w workRows) QuarantineNode(_ context.Context, node ids.Node, reason string) error {

@@ -39,13 +39,13 @@ type Driver interface {
 
 // Codes of refusals.
 const (
-	CodeStaleEpoch           = "stale-epoch"           // a newer set was applied already; nothing was done
-	CodeSuperseded           = "superseded"            // a newer set arrived while this one waited; nothing was done
-	CodeInvalidSpec          = "invalid-spec"          // the operation could not be understood
-	CodeInvalidPartitions    = "invalid-partitions"    // the set breaks a rule
-	CodeUnknownPort          = "unknown-port"          // a member that was never seen on this fabric
-	CodeShrinkRefused        = "shrink-refused"        // too many members would go at once
-	CodeForeignConfiguration = "foreign-configuration" // the manager's configuration is not ours and could not be kept
+	CodeStaleEpoch           = "stale-epoch"             // a newer set was applied already; nothing was done
+	CodeSuperseded           = "superseded"              // a newer set arrived while this one waited; nothing was done
+	CodeInvalidSpec          = protocol.FaultInvalidSpec // the operation could not be understood
+	CodeInvalidPartitions    = "invalid-partitions"      // the set breaks a rule
+	CodeUnknownPort          = "unknown-port"            // a member that was never seen on this fabric
+	CodeShrinkRefused        = "shrink-refused"          // too many members would go at once
+	CodeForeignConfiguration = "foreign-configuration"   // the manager's configuration is not ours and could not be kept
 	CodeManagerUnavailable   = "manager-unavailable"
 	CodeNotConverged         = "not-converged"     // some port does not have what it should, or could not be read
 	CodePathCheckFailed      = "path-check-failed" // the tables are right and the manager's paths are not

@@ -20,7 +20,7 @@ import (
 
 // Codes of refusals.
 const (
-	CodeInvalidSpec     = "invalid-spec"             // the operation could not be understood
+	CodeInvalidSpec     = protocol.FaultInvalidSpec  // the operation could not be understood
 	CodeUnsupported     = "unsupported-on-this-host" // the machine lacks the driver for it
 	CodeNotWiped        = "earlier-tenant-not-wiped" // other data may still lie on the slots
 	CodePreflightFailed = "preflight-failed"         // the hardware is not what was promised

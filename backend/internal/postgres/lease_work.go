@@ -195,6 +195,28 @@ func (w *LeaseWork) Certificates(ctx context.Context, id ids.Lease) ([]delivery.
 	return each(rows, toCertificate), nil
 }
 
+// Silent says since when nodes have sent no heartbeat: those of the given ones that were last heard before the instant, while at least half
+// of their site's nodes were heard after it.
+func (w *LeaseWork) Silent(ctx context.Context, nodes []ids.Node, before time.Time) (map[ids.Node]time.Time, error) {
+	var rows []struct {
+		NodeID ids.Node
+		SeenAt time.Time
+	}
+	err := conn(ctx).Raw(`
+		SELECT v.node_id, v.seen_at FROM node_liveness v JOIN node n ON n.id = v.node_id
+		WHERE v.node_id IN ? AND v.seen_at < ?
+		  AND (SELECT 2 * count(*) FILTER (WHERE o.seen_at >= ?) >= count(*) FROM node_liveness o JOIN node m ON m.id = o.node_id WHERE m.site_id = n.site_id)`,
+		nodes, before, before).Scan(&rows).Error
+	if err != nil {
+		return nil, fmt.Errorf("read silent nodes: %w", err)
+	}
+	silent := make(map[ids.Node]time.Time, len(rows))
+	for _, r := range rows {
+		silent[r.NodeID] = r.SeenAt.UTC()
+	}
+	return silent, nil
+}
+
 // QuarantineNode takes a node off the market, until an admin retests, repairs or retires it. A retired one stays retired.
 func (w *LeaseWork) QuarantineNode(ctx context.Context, node ids.Node, reason string) error {
 	err := conn(ctx).Exec(`
