@@ -185,15 +185,15 @@ func (a *App) wireFleet(attestation *keys.Key) {
 func (a *App) wireLeases(sealer fabric.Sealer) {
 	leases, allocations := postgres.NewLeases(a.db), postgres.NewAllocations(a.db)
 	a.leases = lease.NewService(a.db, postgres.NewLeaseReads(a.db), a.hub)
-	a.delivery = delivery.New(delivery.Deps{
-		DB: a.db, Leases: leases, Allocations: allocations, Work: a.work, Agents: deliveryAgents{a.fleet}, Fabric: deliveryFabric{a.fabric},
-		Billing: a.bills, Outbox: a.box, Signer: sealer, Clock: a.clock,
-	})
 	sales := postgres.NewBooking(a.db)
 	a.booking = booking.New(booking.Deps{
 		Tx: a.db, Catalog: postgres.NewCatalog(a.db), Market: sales, Customers: sales, Quotes: sales, Leases: leases, Allocations: allocations,
 		Money: a.bills, Outbox: a.box, Audit: a.audit, Clock: a.clock,
 		Rules: booking.Rules{Step: a.config.WindowStep, QuoteTTL: a.config.QuoteTTL},
+	})
+	a.delivery = delivery.New(delivery.Deps{
+		DB: a.db, Leases: leases, Allocations: allocations, Work: a.work, Agents: deliveryAgents{a.fleet}, Fabric: deliveryFabric{a.fabric},
+		Billing: a.bills, Placement: a.booking, Outbox: a.box, Signer: sealer, Clock: a.clock,
 	})
 }
 

@@ -91,6 +91,8 @@ type Leases interface {
 type Allocations interface {
 	// Insert returns a Conflict fault, code "overlap", when somebody has a part of it.
 	Insert(ctx context.Context, allocations ...lease.Allocation) error
+	// Get returns a NotFound fault, code "allocation-not-found".
+	Get(ctx context.Context, id ids.Allocation) (lease.Allocation, error)
 	ByLeaseForUpdate(ctx context.Context, id ids.Lease) ([]lease.Allocation, error)
 	Update(ctx context.Context, a lease.Allocation) error
 }

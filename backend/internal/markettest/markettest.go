@@ -76,9 +76,9 @@ func (m *Market) Nodes(t testing.TB, prefix, hardware, mode string, count, perLe
 			m.Exec(t, `INSERT INTO switch (id, fabric_id, guid, name, level, ports, pod) VALUES ($1, $2, $3, $4, 1, 40, $5)`,
 				leaf, m.Fabric, guid(leaf.UUID()), fmt.Sprintf("%s-leaf-%d", prefix, i/perLeaf), fmt.Sprintf("pod-%d", i/perLeaf/2))
 		}
-		m.Exec(t, `INSERT INTO node (id, site_id, fabric_id, name, hardware, mode, state, slots, pod, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, 'available', 64, $7, now())`,
-			nodes[i], m.Site, m.Fabric, fmt.Sprintf("%s-%d", prefix, i), hardware, mode, fmt.Sprintf("pod-%d", i/perLeaf/2))
+		m.Exec(t, `INSERT INTO node (id, site_id, fabric_id, name, hardware, mode, state, slots, leaf_id, pod, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, 'available', 64, $7, $8, now())`,
+			nodes[i], m.Site, m.Fabric, fmt.Sprintf("%s-%d", prefix, i), hardware, mode, leaf, fmt.Sprintf("pod-%d", i/perLeaf/2))
 		port := ids.Make[ids.HCAPort]()
 		m.Exec(t, `INSERT INTO hca_port (id, node_id, fabric_id, bay, device, port, node_guid, guid, rate_gbps, switch_id, switch_port)
 			VALUES ($1, $2, $3, 0, 'mlx5_0', 1, $4, $4, 400, $5, $6)`, port, nodes[i], m.Fabric, guid(port.UUID()), leaf, i%perLeaf+1)

@@ -274,3 +274,27 @@ func TestANudgeIsAnnouncedWhenItsTransactionCommits(t *testing.T) {
 		require.Equal(t, want, heard.Payload)
 	}
 }
+
+func TestANodeIsSilentOnlyWhileItsSiteIsHeard(t *testing.T) {
+	t.Parallel()
+	w := newLeaseWorld(t)
+	nodes := append(w.Nodes(t, "more", "hw", "bare_metal", 3, 4), w.node)
+	now := w.start
+	heard := func(ago ...time.Duration) map[ids.Node]time.Time {
+		w.Exec(t, "DELETE FROM node_liveness")
+		for i, d := range ago {
+			w.Exec(t, "INSERT INTO node_liveness (node_id, boot_id, sequence, seen_at) VALUES ($1, 'b', 1, $2)", nodes[i], now.Add(-d))
+		}
+		var silent map[ids.Node]time.Time
+		w.within(t, t.Context(), func(ctx context.Context) {
+			var err error
+			silent, err = postgres.NewLeaseWork(w.db).Silent(ctx, nodes[:2], now.Add(-time.Minute))
+			require.NoError(t, err)
+		})
+		return silent
+	}
+	require.Empty(t, heard(5*time.Second, 50*time.Second, 0, 0))
+	require.Equal(t, map[ids.Node]time.Time{nodes[1]: now.Add(-61 * time.Second)}, heard(5*time.Second, 61*time.Second, time.Hour, 0))
+	require.Empty(t, heard(5*time.Second, 61*time.Second, time.Hour, time.Hour), "when most of a site is silent, it is rather we who do not hear")
+	require.Empty(t, heard(), "a node that was never heard tells nothing")
+}
