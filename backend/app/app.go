@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -82,6 +83,9 @@ func Open(ctx context.Context, config Config) (*App, error) {
 	if config.DatabaseURL == "" {
 		return nil, errors.New("set DATABASE_URL")
 	}
+	if config.CredentialRequests < 0 || config.OrganizationRequests < 0 {
+		return nil, errors.New("LEASEHOLD_CREDENTIAL_REQUESTS and LEASEHOLD_ORGANIZATION_REQUESTS are whole numbers above zero")
+	}
 	a := &App{config: config, clock: clock.System{}, metrics: prometheus.NewRegistry()}
 	if err := a.open(ctx); err != nil {
 		_ = a.Close()
@@ -100,7 +104,7 @@ func (a *App) open(ctx context.Context) error {
 		maxConns = defaultMaxConns
 	}
 	var err error
-	if a.db, err = postgres.Open(ctx, a.config.DatabaseURL, maxConns); err != nil {
+	if a.db, err = postgres.Open(ctx, a.config.DatabaseURL, maxConns, postgres.Traced(a.config.Tracer)); err != nil {
 		return err
 	}
 	if err := a.db.Ping(ctx); err != nil {
@@ -276,7 +280,11 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		},
 		Agent:         httpapi.Agent{Fleet: a.fleet, Clock: a.clock},
 		Authenticator: a.tenants, Tx: a.db, Idempotency: postgres.NewIdempotency(a.db), RateLimits: rates,
-		Limits: httpapi.Limits{Credential: limit("credential", 1200), Organization: limit("organization", 6000), Address: limit("address", 60)},
+		Limits: httpapi.Limits{
+			Credential:   limit("credential", cmp.Or(a.config.CredentialRequests, defaultCredentialRequests)),
+			Organization: limit("organization", cmp.Or(a.config.OrganizationRequests, defaultOrganizationRequests)),
+			Address:      limit("address", 60),
+		},
 		Clock:  a.clock, Log: a.log, Metrics: a.metrics, Portal: a.config.Portal, Pages: pages, TrustedProxies: a.config.TrustedProxies,
 	})
 	if err != nil {

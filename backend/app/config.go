@@ -5,7 +5,10 @@ package app
 import (
 	"io/fs"
 	"os"
+	"strconv"
 	"time"
+
+	"github.com/leasehold/leasehold/backend/internal/postgres"
 )
 
 // Config is what an installation decides.
@@ -25,7 +28,16 @@ type Config struct {
 	QuoteTTL            time.Duration // 0: 10 min
 	LogFile             string        // "": standard error
 	Portal              fs.FS         // the built portal; nil: none
+	// How many requests a minute one credential may make, and one organization with all of its credentials; 0: 1,200 and 6,000.
+	CredentialRequests   int
+	OrganizationRequests int
+	Tracer               postgres.Tracer // sees every SQL statement, to measure; nil: nobody does
 }
+
+const (
+	defaultCredentialRequests   = 1_200
+	defaultOrganizationRequests = 6_000
+)
 
 // EnvironmentHelp describes ConfigFromEnv.
 const EnvironmentHelp = `Configured by the environment:
@@ -35,6 +47,8 @@ const EnvironmentHelp = `Configured by the environment:
   LEASEHOLD_KEYS_DIR               directory of session.key and attestation.key (Ed25519, PEM); made if missing (default keys)
   LEASEHOLD_PUBLIC_URL             where people find the portal; https:// turns on secure cookies
   LEASEHOLD_ENVIRONMENT            part of API keys (default live)
+  LEASEHOLD_CREDENTIAL_REQUESTS    requests a minute of one credential (default 1200)
+  LEASEHOLD_ORGANIZATION_REQUESTS  requests a minute of one organization (default 6000)
   LEASEHOLD_TRUSTED_PROXY          address or network whose X-Forwarded-For is believed
   STRIPE_SECRET_KEY                without it a built-in test gateway is used, and every page that shows money says so
   STRIPE_WEBHOOK_SECRET            of the endpoint /v1/webhooks/stripe`
@@ -50,12 +64,26 @@ func ConfigFromEnv() Config {
 		Environment:         or(os.Getenv("LEASEHOLD_ENVIRONMENT"), "live"),
 		StripeSecretKey:     os.Getenv("STRIPE_SECRET_KEY"),
 		StripeWebhookSecret: os.Getenv("STRIPE_WEBHOOK_SECRET"),
+
+		CredentialRequests:   requests(os.Getenv("LEASEHOLD_CREDENTIAL_REQUESTS")),
+		OrganizationRequests: requests(os.Getenv("LEASEHOLD_ORGANIZATION_REQUESTS")),
 	}
 	if proxy := os.Getenv("LEASEHOLD_TRUSTED_PROXY"); proxy != "" {
 		c.TrustedProxies = []string{proxy}
 	}
 	c.SecureCookies = len(c.PublicURL) > 8 && c.PublicURL[:8] == "https://"
 	return c
+}
+
+// requests reads a limit; what is no number above zero becomes one that Open refuses.
+func requests(value string) int {
+	if value == "" {
+		return 0
+	}
+	if n, err := strconv.Atoi(value); err == nil && n > 0 {
+		return n
+	}
+	return -1
 }
 
 func or(value, other string) string {

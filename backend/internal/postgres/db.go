@@ -30,8 +30,19 @@ type DB struct {
 	gorm *gorm.DB
 }
 
+// Tracer sees every statement; one that implements pgx.BatchTracer sees batches too. It must be quick, and safe for many at once.
+type Tracer = pgx.QueryTracer
+
+// Option changes how Open connects.
+type Option func(*pgxpool.Config)
+
+// Traced shows every statement to the tracer; nil: to nobody.
+func Traced(t Tracer) Option {
+	return func(config *pgxpool.Config) { config.ConnConfig.Tracer = t }
+}
+
 // Open connects to the database at url (postgres://…) with at most maxConns connections; 0 takes the pool's default.
-func Open(ctx context.Context, url string, maxConns int) (*DB, error) {
+func Open(ctx context.Context, url string, maxConns int, options ...Option) (*DB, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse database url: %w", err)
@@ -41,6 +52,9 @@ func Open(ctx context.Context, url string, maxConns int) (*DB, error) {
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	for _, change := range options {
+		change(config)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
