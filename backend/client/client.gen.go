@@ -963,11 +963,13 @@ type FabricList struct {
 
 // FabricPartition defines model for FabricPartition.
 type FabricPartition struct {
-	ID      string `json:"id"`
-	LeaseID string `json:"lease_id"`
-	Members int    `json:"members"`
-	Pkey    string `json:"pkey"`
-	State   string `json:"state"`
+	ID string `json:"id"`
+
+	// LeaseID Not told to providers
+	LeaseID *string `json:"lease_id,omitempty"`
+	Members int     `json:"members"`
+	Pkey    string  `json:"pkey"`
+	State   string  `json:"state"`
 }
 
 // FabricSwitch defines model for FabricSwitch.
@@ -1290,7 +1292,9 @@ type NodeMode string
 
 // NodeAllocation defines model for NodeAllocation.
 type NodeAllocation struct {
-	ID       string  `json:"id"`
+	ID string `json:"id"`
+
+	// LeaseID Not told to providers
 	LeaseID  *string `json:"lease_id,omitempty"`
 	Occupied Window  `json:"occupied"`
 	Purpose  string  `json:"purpose"`
@@ -1785,7 +1789,7 @@ type AdminSetNodeStateParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
-	// IfMatch The ETag that you read. Missing: 428, stale: 412.
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -1894,7 +1898,7 @@ type UpdateLeaseParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
-	// IfMatch The ETag that you read. Missing: 428, stale: 412.
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -1905,7 +1909,7 @@ type CancelLeaseParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
-	// IfMatch The ETag that you read. Missing: 428, stale: 412.
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -1925,7 +1929,7 @@ type ExtendLeaseParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
-	// IfMatch The ETag that you read. Missing: 428, stale: 412.
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -2194,12 +2198,18 @@ type ClientInterface interface {
 
 	// AdminSetNodeStateWithBody Accept, cordon, quarantine or retire a node
 	//
+	// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+	// once nothing speaks against it. Every other step is the operator's.
+	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PUT /v1/admin/nodes/{node_id}/state (the `AdminSetNodeState` operationId).
 	AdminSetNodeStateWithBody(ctx context.Context, nodeID NodeID, params *AdminSetNodeStateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// AdminSetNodeState Accept, cordon, quarantine or retire a node
+	//
+	// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+	// once nothing speaks against it. Every other step is the operator's.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2779,6 +2789,9 @@ func (c *Client) AdminGetNode(ctx context.Context, nodeID NodeID, reqEditors ...
 
 // AdminSetNodeStateWithBody Accept, cordon, quarantine or retire a node
 //
+// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+// once nothing speaks against it. Every other step is the operator's.
+//
 // Takes any type of body and a specified content type.
 //
 // Corresponds with PUT /v1/admin/nodes/{node_id}/state (the `AdminSetNodeState` operationId).
@@ -2795,6 +2808,9 @@ func (c *Client) AdminSetNodeStateWithBody(ctx context.Context, nodeID NodeID, p
 }
 
 // AdminSetNodeState Accept, cordon, quarantine or retire a node
+//
+// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+// once nothing speaks against it. Every other step is the operator's.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6830,12 +6846,18 @@ type ClientWithResponsesInterface interface {
 
 	// AdminSetNodeStateWithBodyWithResponse Accept, cordon, quarantine or retire a node
 	//
+	// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+	// once nothing speaks against it. Every other step is the operator's.
+	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PUT /v1/admin/nodes/{node_id}/state (the `AdminSetNodeState` operationId).
 	AdminSetNodeStateWithBodyWithResponse(ctx context.Context, nodeID NodeID, params *AdminSetNodeStateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminSetNodeStateResponse, error)
 
 	// AdminSetNodeStateWithResponse Accept, cordon, quarantine or retire a node
+	//
+	// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+	// once nothing speaks against it. Every other step is the operator's.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -10275,6 +10297,9 @@ func (c *ClientWithResponses) AdminGetNodeWithResponse(ctx context.Context, node
 
 // AdminSetNodeStateWithBodyWithResponse Accept, cordon, quarantine or retire a node
 //
+// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+// once nothing speaks against it. Every other step is the operator's.
+//
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with PUT /v1/admin/nodes/{node_id}/state (the `AdminSetNodeState` operationId).
@@ -10287,6 +10312,9 @@ func (c *ClientWithResponses) AdminSetNodeStateWithBodyWithResponse(ctx context.
 }
 
 // AdminSetNodeStateWithResponse Accept, cordon, quarantine or retire a node
+//
+// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+// once nothing speaks against it. Every other step is the operator's.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

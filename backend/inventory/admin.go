@@ -14,11 +14,13 @@ import (
 
 // Filter narrows a list of nodes, which is ordered by name. Zero fields do not narrow.
 type Filter struct {
-	Site  ids.Site
-	Node  ids.Node
-	State State
-	After ids.Node // the last one of the page before
-	Limit int
+	// Provider keeps to the sites of one provider.
+	Provider ids.Org
+	Site     ids.Site
+	Node     ids.Node
+	State    State
+	After    ids.Node // the last one of the page before
+	Limit    int
 }
 
 // Overview is a node as a list shows it.
@@ -134,9 +136,13 @@ func (s *Service) edit(ctx context.Context, id ids.Node, version int64, change f
 // SetState moves a node as an admin wishes. Verifying accepts a discovered machine, or tests one again, and may find it available
 // at once; retiring is refused while anything holds the node.
 //
-// It returns NotFound, Stale, Invalid (a quarantine without reason and exit) and Conflict faults.
+// It returns NotFound, Stale, Forbidden (a provider's step that is the operator's), Invalid (a quarantine without reason and exit)
+// and Conflict faults.
 func (s *Service) SetState(ctx context.Context, id ids.Node, version int64, m Move) (Detail, error) {
 	return s.edit(ctx, id, version, func(ctx context.Context, n *Node) error {
+		if err := m.permit(n.State); err != nil {
+			return err
+		}
 		if m.To == Retired {
 			if err := s.refuseWhileHeld(ctx, *n); err != nil {
 				return err

@@ -47,6 +47,22 @@ func TestEveryStepOfANodeIsInTheTableOrRefused(t *testing.T) {
 	}
 }
 
+func TestAProviderMayOnlyTakeItsNodesOffTheMarketAndHaveThemTested(t *testing.T) {
+	t.Parallel()
+	for _, from := range inventory.States() {
+		for _, to := range inventory.States() {
+			may := to == inventory.Maintenance && (from == inventory.Available || from == inventory.Verifying) ||
+				to == inventory.Verifying && from == inventory.Maintenance
+			err := inventory.Permit(inventory.Move{To: to, ByProvider: true}, from)
+			require.Equal(t, may, err == nil, "%s → %s", from, to)
+			if !may {
+				require.Equal(t, "operator-only", fault.CodeOf(err))
+			}
+			require.NoError(t, inventory.Permit(inventory.Move{To: to}, from), "the operator")
+		}
+	}
+}
+
 func contains(words, word string) bool { return slices.Contains(strings.Fields(words), word) }
 
 func TestAQuarantineNeedsAReasonAndAnExit(t *testing.T) {

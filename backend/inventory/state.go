@@ -56,11 +56,32 @@ func transitions() map[State][]State {
 	}
 }
 
+// providerTransitions are the steps that the node's provider may ask for. It may take its machine off the market to work on it, and
+// have it tested again; whether a machine is trusted (accepted, out of quarantine, straight back to the market) is the operator's say.
+func providerTransitions() map[State][]State {
+	return map[State][]State{
+		Verifying:   {Maintenance},
+		Available:   {Maintenance},
+		Maintenance: {Verifying},
+	}
+}
+
 // Move is a step of a node's state. Reason and Exit belong to Quarantined, which needs both; a reason is kept for Maintenance too.
 type Move struct {
 	To     State
 	Reason string
 	Exit   Exit
+	// ByProvider: the node's provider asks, and not the operator.
+	ByProvider bool
+}
+
+// permit returns a Forbidden fault, code "operator-only", for a provider's step that only the operator may take.
+func (m Move) permit(from State) error {
+	if !m.ByProvider || slices.Contains(providerTransitions()[from], m.To) {
+		return nil
+	}
+	return fault.New(fault.Forbidden, "operator-only",
+		"only the operator moves a node from %s to %s; a provider may take its nodes into maintenance, and from there have them tested again (verifying)", from, m.To)
 }
 
 // MoveTo changes the node's state.

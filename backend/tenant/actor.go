@@ -27,8 +27,8 @@ type OrgKind string
 // The kinds of organization.
 const (
 	Customer OrgKind = "customer"
-	Provider OrgKind = "provider"
-	Operator OrgKind = "operator" // runs the platform; its admins may use /v1/admin
+	Provider OrgKind = "provider" // owns sites; its admins may use what of /v1/admin is about those
+	Operator OrgKind = "operator" // runs the platform; its admins may use all of /v1/admin
 )
 
 // Actor is who acts: a person with a session, an API key, or the platform itself. It travels in the context, and decides the
@@ -42,8 +42,8 @@ type Actor struct {
 	Project ids.Project // set: everything is limited to this project
 	Role    Role
 	Scopes  []string // nil for sessions: all that the role allows
-	// Platform: an operator's admin on an admin route acts for the platform itself. The transaction gets the platform's role, and
-	// logs and the audit still name the person.
+	// Platform: an operator's or provider's admin on an admin route acts for the platform itself. The transaction gets the platform's
+	// role, and logs and the audit still name the person. What a provider gets to see of it, the route's handler narrows.
 	Platform bool
 }
 

@@ -59,11 +59,11 @@ func TestAKeyNeverExceedsItsMaker(t *testing.T) {
 	require.True(t, fault.Is(APIKeyInput{Name: "k", Scopes: []string{"leases:everything"}}.Validate(now, Actor{Role: Owner}), fault.Invalid))
 }
 
-func TestOnlyTheOperatorsRolesReachTheAdminScopes(t *testing.T) {
+func TestOnlyTheOperatorsAndProvidersRolesReachTheAdminScopes(t *testing.T) {
 	t.Parallel()
 	for _, role := range []Role{Owner, Admin, Member, Billing, Viewer} {
 		for _, kind := range []OrgKind{Customer, Provider, Operator} {
-			want := kind == Operator && (role == Owner || role == Admin)
+			want := kind != Customer && (role == Owner || role == Admin)
 			require.Equal(t, want, role.Allows(AdminWrite, kind), "%s of %s", role, kind)
 		}
 	}

@@ -21,9 +21,10 @@ func AllScopes() []string {
 }
 
 // Allows reports whether a role, in an organization of that kind, covers the scope. It is the one table of roles: routes name a
-// scope, and a credential needs both the role and, for API keys, the scope itself.
+// scope, and a credential needs both the role and, for API keys, the scope itself. The admin scopes are for who has an inventory to
+// look after: the operator all of it, a provider its own sites; which of the admin's routes are a provider's too, the routes say.
 func (r Role) Allows(scope string, kind OrgKind) bool {
-	if (scope == AdminRead || scope == AdminWrite) && kind != Operator {
+	if (scope == AdminRead || scope == AdminWrite) && kind != Operator && kind != Provider {
 		return false
 	}
 	return slices.Contains(r.scopes(), scope)

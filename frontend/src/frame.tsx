@@ -3,7 +3,7 @@ import { useEffect, useRef } from "react";
 import { Navigate, NavLink, Outlet, useLocation, useNavigation } from "react-router";
 import { api, once, take } from "./api/client";
 import { paths } from "./paths";
-import { endSession, useSession } from "./session";
+import { endSession, hasFleet, home, useSession } from "./session";
 import { Alert, Button, Skeleton } from "./ui";
 
 /** Frame is what is around every page behind the log-in. */
@@ -21,7 +21,7 @@ export function Frame() {
   if (session.status === "out") return <Navigate to={`${paths.login}?next=${encodeURIComponent(location.pathname + location.search)}`} replace />;
   const { me } = session;
   const links: [string, string][] = [[paths.market, "Market"], [paths.leases, "Leases"], [paths.billing, "Billing"], [paths.keys, "Keys"]];
-  if (me.organization.kind === "operator") links.push([paths.fleet, "Fleet"]);
+  if (hasFleet(me)) links.push([paths.fleet, "Fleet"]);
   return (
     <>
       <a href="#main" className="sr-only focus:not-sr-only focus:absolute focus:z-10 focus:bg-panel focus:p-2">Skip to the page</a>
@@ -31,7 +31,7 @@ export function Frame() {
         )}
         {navigation.state !== "idle" && <div role="status" className="absolute inset-x-0 top-0 h-1 animate-pulse bg-accent"><span className="sr-only">Loading the page…</span></div>}
         <div className="mx-auto flex max-w-6xl flex-wrap items-center gap-x-6 gap-y-2 px-4 py-3">
-          <NavLink to={paths.market} className="text-lg font-bold tracking-tight">Leasehold</NavLink>
+          <NavLink to={home(me)} className="text-lg font-bold tracking-tight">Leasehold</NavLink>
           <nav aria-label="Main" className="flex flex-wrap gap-1 max-sm:order-last max-sm:-mx-3 max-sm:w-full">
             {links.map(([to, name]) => (
               <NavLink key={to} to={to}

@@ -2,9 +2,14 @@ import { createBrowserRouter, Navigate } from "react-router";
 import { Broken } from "./broken";
 import { Frame } from "./frame";
 import { paths } from "./paths";
+import { home, useMe } from "./session";
 import { Skeleton } from "./ui";
 
 const waiting = <main className="p-6"><Skeleton what="the page" /></main>;
+
+function Home() {
+  return <Navigate to={home(useMe())} replace />;
+}
 
 // Every page of the portal, each a bundle of its own.
 export const router = createBrowserRouter([
@@ -19,7 +24,7 @@ export const router = createBrowserRouter([
           {
             ErrorBoundary: Broken,
             children: [
-              { path: "/", element: <Navigate to={paths.market} replace /> },
+              { path: "/", element: <Home /> },
               { path: paths.market, lazy: async () => ({ Component: (await import("./pages/market")).Market }) },
               { path: paths.quote(":id"), lazy: async () => ({ Component: (await import("./pages/quote")).QuotePage }) },
               { path: paths.leases, lazy: async () => ({ Component: (await import("./pages/leases")).Leases }) },

@@ -1,6 +1,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { createContext, useContext, useEffect, useState, type ReactNode } from "react";
 import { keepSession, onSession, refresh, type Schemas } from "./api/client";
+import { paths } from "./paths";
 
 type Me = Schemas["Me"];
 type State = { status: "loading" } | { status: "unreachable" } | { status: "out" } | { status: "in"; me: Me };
@@ -32,6 +33,16 @@ export function useMe(): Me {
   const state = useSession();
   if (state.status !== "in") throw new Error("a page that needs a log-in is shown without one");
   return state.me;
+}
+
+/** home is where somebody starts: a provider has machines to look after, everybody else looks for some. */
+export function home(me: Me): string {
+  return me.organization.kind === "provider" ? paths.fleet : paths.market;
+}
+
+/** hasFleet: whether the server lets them see machines (routes.go). A provider sees its own, the operator all. */
+export function hasFleet(me: Me): boolean {
+  return me.organization.kind !== "customer";
 }
 
 export function endSession(): void {

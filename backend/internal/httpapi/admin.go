@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/doctor"
@@ -25,8 +27,9 @@ type Doctor interface {
 	Run(ctx context.Context) ([]doctor.Finding, error)
 }
 
-// Admin is the operator's side. Its routes act for the platform, so that what they read is everybody's; what they change is in the
-// audit log, with the person's name.
+// Admin is the operator's side, and in part the providers'. Its routes act for the platform, so that what they read is everybody's: a
+// route that providers may call keeps them to their own sites (providers.go). What they change is in the audit log, with the person's
+// name.
 type Admin struct {
 	Inventory *inventory.Service
 	Overview  *overview.Service
@@ -36,13 +39,13 @@ type Admin struct {
 	Audit     tenant.Recorder
 }
 
-// AdminListSites lists all sites with what their nodes are up to.
+// AdminListSites lists all sites, or a provider's, with what their nodes are up to.
 func (a Admin) AdminListSites(ctx context.Context, _ api.AdminListSitesRequestObject) (api.AdminListSitesResponseObject, error) {
-	sites, err := a.Inventory.Sites(ctx)
+	sites, err := a.sites(ctx)
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := a.Inventory.Nodes(ctx, inventory.Filter{})
+	nodes, err := a.Inventory.Nodes(ctx, inventory.Filter{Provider: providerOf(ctx)})
 	if err != nil {
 		return nil, err
 	}
@@ -140,12 +143,18 @@ func (a Admin) AdminListOrganizations(ctx context.Context, r api.AdminListOrgani
 	}, nil
 }
 
-// AdminGetCapacity counts GPUs.
+// AdminGetCapacity counts GPUs, of all sites or of a provider's.
 func (a Admin) AdminGetCapacity(ctx context.Context, _ api.AdminGetCapacityRequestObject) (api.AdminGetCapacityResponseObject, error) {
-	found, err := a.Overview.Capacity(ctx)
+	all, err := a.Overview.Capacity(ctx)
 	if err != nil {
 		return nil, err
 	}
+	names, err := a.siteNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	own := slices.Collect(maps.Values(names))
+	found := slices.DeleteFunc(all, func(c overview.Capacity) bool { return !slices.Contains(own, c.Site) })
 	view := func(c overview.Capacity) api.Capacity {
 		return api.Capacity{
 			Site: c.Site, Hardware: c.Hardware, DeliveredGpus: c.Delivered, HealthyGpus: c.Healthy, ReservedGpus: c.Reserved, ActiveGpus: c.Active,

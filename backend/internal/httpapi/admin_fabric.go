@@ -3,15 +3,17 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/fault"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/internal/httpapi/api"
 	"github.com/leasehold/leasehold/backend/inventory"
 	"github.com/leasehold/leasehold/backend/overview"
 )
 
-// AdminListFabrics lists all fabrics.
+// AdminListFabrics lists all fabrics, or those of a provider's sites.
 func (a Admin) AdminListFabrics(ctx context.Context, _ api.AdminListFabricsRequestObject) (api.AdminListFabricsResponseObject, error) {
 	fabrics, err := a.Inventory.Fabrics(ctx)
 	if err != nil {
@@ -25,6 +27,7 @@ func (a Admin) AdminListFabrics(ctx context.Context, _ api.AdminListFabricsReque
 	if err != nil {
 		return nil, err
 	}
+	fabrics = slices.DeleteFunc(fabrics, func(f inventory.Fabric) bool { return names[f.Site] == "" })
 	view := func(f inventory.Fabric) api.Fabric { return newFabricView(f, names[f.Site], counts[f.ID]) }
 	return api.AdminListFabrics200JSONResponse{Items: each(fabrics, view)}, nil
 }
@@ -43,6 +46,9 @@ func (a Admin) AdminGetFabric(ctx context.Context, r api.AdminGetFabricRequestOb
 	if err != nil {
 		return nil, err
 	}
+	if names[fabric.Site] == "" {
+		return nil, fault.New(fault.NotFound, "fabric-not-found", "there is no such fabric")
+	}
 	partitions, err := a.Overview.Partitions(ctx, id)
 	if err != nil {
 		return nil, err
@@ -51,22 +57,14 @@ func (a Admin) AdminGetFabric(ctx context.Context, r api.AdminGetFabricRequestOb
 	if err != nil {
 		return nil, err
 	}
+	view := newFabricPartitionView
+	if !providerOf(ctx).IsZero() {
+		view = newForeignPartitionView
+	}
 	return api.AdminGetFabric200JSONResponse{
 		Fabric: newFabricView(fabric, names[fabric.Site], len(partitions)), Switches: each(switches, newFabricSwitchView),
-		Links: each(links, newFabricLinkView), Partitions: each(partitions, newFabricPartitionView), Drift: each(drift, newFabricDriftView),
+		Links: each(links, newFabricLinkView), Partitions: each(partitions, view), Drift: each(drift, newFabricDriftView),
 	}, nil
-}
-
-func (a Admin) siteNames(ctx context.Context) (map[ids.Site]string, error) {
-	sites, err := a.Inventory.Sites(ctx)
-	if err != nil {
-		return nil, err
-	}
-	names := make(map[ids.Site]string, len(sites))
-	for _, s := range sites {
-		names[s.ID] = s.Name
-	}
-	return names, nil
 }
 
 func newFabricView(f inventory.Fabric, site string, partitions int) api.Fabric {
@@ -89,7 +87,7 @@ func newFabricLinkView(l inventory.Link) api.FabricLink {
 }
 
 func newFabricPartitionView(p overview.Partition) api.FabricPartition {
-	return api.FabricPartition{ID: p.ID.String(), Pkey: newPKeyView(p.PKey), State: p.State, LeaseID: p.Lease.String(), Members: p.Members}
+	return api.FabricPartition{ID: p.ID.String(), Pkey: newPKeyView(p.PKey), State: p.State, LeaseID: orNil(p.Lease.String()), Members: p.Members}
 }
 
 // newPKeyView writes a partition key as people in the field do, without the membership bit.

@@ -16,7 +16,7 @@ func (a Admin) AdminListNodes(ctx context.Context, r api.AdminListNodesRequestOb
 	if err != nil {
 		return nil, err
 	}
-	filter := inventory.Filter{After: page.after, Limit: page.limit + 1, State: inventory.State(orZero(r.Params.State))}
+	filter := inventory.Filter{After: page.after, Limit: page.limit + 1, Provider: providerOf(ctx), State: inventory.State(orZero(r.Params.State))}
 	if name := orZero(r.Params.Site); name != "" {
 		site, err := a.Inventory.SiteByName(ctx, name)
 		if fault.Is(err, fault.NotFound) {
@@ -35,8 +35,14 @@ func (a Admin) AdminListNodes(ctx context.Context, r api.AdminListNodesRequestOb
 	if err != nil {
 		return nil, err
 	}
+	views := each(items, newNodeView)
+	if !providerOf(ctx).IsZero() {
+		for i := range views {
+			hideTenantsOfNode(&views[i])
+		}
+	}
 	return api.AdminListNodes200JSONResponse{
-		Body: api.NodeList{Items: each(items, newNodeView)}, Headers: api.AdminListNodes200ResponseHeaders{Link: link},
+		Body: api.NodeList{Items: views}, Headers: api.AdminListNodes200ResponseHeaders{Link: link},
 	}, nil
 }
 
@@ -46,7 +52,7 @@ func (a Admin) AdminGetNode(ctx context.Context, r api.AdminGetNodeRequestObject
 	if err != nil {
 		return nil, err
 	}
-	detail, err := a.Inventory.Node(ctx, id)
+	detail, err := a.node(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -67,11 +73,13 @@ func (a Admin) AdminSetNodeState(ctx context.Context, r api.AdminSetNodeStateReq
 	if err != nil {
 		return nil, err
 	}
-	before, err := a.Inventory.Node(ctx, id)
+	before, err := a.node(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	move := inventory.Move{To: inventory.State(r.Body.State), Reason: orZero(r.Body.Reason), Exit: inventory.Exit(orZero(r.Body.Exit))}
+	move := inventory.Move{
+		To: inventory.State(r.Body.State), Reason: orZero(r.Body.Reason), Exit: inventory.Exit(orZero(r.Body.Exit)), ByProvider: !providerOf(ctx).IsZero(),
+	}
 	after, err := a.Inventory.SetState(ctx, id, version, move)
 	if err != nil {
 		return nil, err
@@ -110,10 +118,14 @@ func (a Admin) newNodeDetailView(ctx context.Context, d inventory.Detail) (api.N
 	if err != nil {
 		return api.NodeDetail{}, err
 	}
-	return api.NodeDetail{
+	view := api.NodeDetail{
 		Node: newNodeView(d.Overview), Gpus: each(d.GPUs, newNodeGPUView), Ports: each(d.Ports, newNodePortView),
 		Allocations: each(d.Held, newNodeAllocationView), Operations: each(operations, newOperationView), Changes: each(d.Changes, newInventoryChangeView),
-	}, nil
+	}
+	if !providerOf(ctx).IsZero() {
+		hideTenants(&view)
+	}
+	return view, nil
 }
 
 func newNodeGPUView(g inventory.GPU) api.NodeGPU {

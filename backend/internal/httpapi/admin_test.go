@@ -31,13 +31,19 @@ type fakeDoctor struct{ findings []doctor.Finding }
 
 func (d fakeDoctor) Run(context.Context) ([]doctor.Finding, error) { return d.findings, nil }
 
-// site makes a site with one available node of eight GPUs, and returns the node.
+// site makes a site of the operator's with one available node of eight GPUs, and returns the node.
 func (w *world) site(name string) ids.Node {
+	w.t.Helper()
+	return w.siteOf(olga, name)
+}
+
+// siteOf is site for the organization of the person.
+func (w *world) siteOf(person int, name string) ids.Node {
 	w.t.Helper()
 	pool, ctx := w.database.Pool(w.t), w.t.Context()
 	site, node := ids.Make[ids.Site](), ids.Make[ids.Node]()
 	_, err := pool.Exec(ctx, `INSERT INTO site (id, provider_org_id, name, region, country, created_at) VALUES ($1, $2, $3, 'eu', 'DE', now())`,
-		site, w.seeded[2].Org, name)
+		site, w.seeded[person].Org, name)
 	require.NoError(w.t, err)
 	_, err = pool.Exec(ctx, `INSERT INTO node (id, site_id, name, hardware, mode, state, slots, created_at)
 		VALUES ($1, $2, $3, 'h100-sxm-80gb.8', 'bare_metal', 'available', 64, now())`, node, site, name+"-node-0")

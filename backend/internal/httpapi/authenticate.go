@@ -41,7 +41,8 @@ func authenticate(who Authenticator) gin.HandlerFunc {
 	}
 }
 
-// authorize looks the actor up in the table of permissions. The operator's people act for the platform on the operator's routes.
+// authorize looks the actor up in the table of permissions. The operator's people act for the platform on the operator's
+// routes, and so do a provider's on those that are theirs too.
 func authorize() gin.HandlerFunc {
 	return func(c *gin.Context) {
 		op := operationOf(c)

@@ -17,8 +17,8 @@ import (
 
 // Operation is what a test of every route needs to know of it.
 type Operation struct {
-	ID, Method, Path, Scope                        string
-	Public, Operator, HasBody, Idempotent, IfMatch bool
+	ID, Method, Path, Scope                                  string
+	Public, Operator, Provider, HasBody, Idempotent, IfMatch bool
 }
 
 // ContractOperations lists the contract's operations by id.
@@ -35,7 +35,7 @@ func ContractOperations(ctx context.Context) ([]Operation, error) {
 	for _, op := range all {
 		out = append(out, Operation{
 			ID: op.id, Method: op.route.Method, Path: op.path, Scope: op.permission.scope, Public: op.permission.public, Operator: op.permission.operator,
-			HasBody: op.hasBody, Idempotent: op.idempotent, IfMatch: op.ifMatch,
+			Provider: op.permission.provider, HasBody: op.hasBody, Idempotent: op.idempotent, IfMatch: op.ifMatch,
 		})
 	}
 	slices.SortFunc(out, func(a, b Operation) int { return strings.Compare(a.ID, b.ID) })

@@ -19,9 +19,13 @@ type matrix struct {
 	*world
 	operations []httpapi.Operation
 	ada, olga  caller
+	greta      caller // a provider's
 	// foreign are Bolt's own things by path parameter; Ada must not find them.
 	foreign map[string]string
-	cells   map[string]int
+	// helio is another provider's, which Greta must not find.
+	helio estate
+	grid  estate // Greta's own; made when it is first looked at
+	cells map[string]int
 }
 
 func newMatrix(t *testing.T) *matrix {
@@ -29,8 +33,8 @@ func newMatrix(t *testing.T) *matrix {
 	operations, err := httpapi.ContractOperations(t.Context())
 	require.NoError(t, err)
 	m := &matrix{world: newWorld(t), operations: operations, cells: map[string]int{}}
-	m.ada, m.olga = m.logIn(0), m.logIn(2)
-	bob := m.logIn(1)
+	m.ada, m.olga, m.greta = m.logIn(ada), m.logIn(olga), m.logIn(greta)
+	bob := m.logIn(bob)
 	m.foreign = map[string]string{
 		"api_key_id": bob.do(http.MethodPost, "/v1/api-keys", map[string]any{"name": "k", "scopes": []string{"market:read"}}).member("id"),
 		"ssh_key_id": bob.do(http.MethodPost, "/v1/ssh-keys", map[string]any{"name": "k", "public_key": newPublicKey(t)}).member("id"),
@@ -38,6 +42,7 @@ func newMatrix(t *testing.T) *matrix {
 		"node_id": ids.Make[ids.Node]().String(), "fabric_id": ids.Make[ids.Fabric]().String(),
 	}
 	m.foreign["quote_id"], m.foreign["lease_id"], m.foreign["invoice_id"] = m.lease(1)
+	m.helio = m.estate(hugo, "helio1")
 	return m
 }
 
@@ -90,6 +95,7 @@ func TestEveryRouteTimesEveryMistake(t *testing.T) {
 		m.requests(op)
 		m.preconditions(op)
 		m.strangers(op)
+		m.estates(op)
 	}
 	total := 0
 	for row, n := range m.cells {
@@ -116,6 +122,9 @@ func (m *matrix) credentials(op httpapi.Operation) {
 	m.cell("wrong scope", op, m.keyWithout(op).do(op.Method, m.path(op), m.body(op)), http.StatusForbidden, "scope")
 	if op.Operator {
 		m.cell("not the operator", op, m.ada.do(op.Method, m.path(op), m.body(op)), http.StatusForbidden, "operator-only")
+	}
+	if op.Operator && !op.Provider {
+		m.cell("a provider, not the operator", op, m.greta.do(op.Method, m.path(op), m.body(op)), http.StatusForbidden, "operator-only")
 	}
 }
 
@@ -173,6 +182,10 @@ func (m *matrix) preconditions(op httpapi.Operation) {
 		m.cell("no Idempotency-Key", op, m.caller(op).do(op.Method, m.path(op), m.body(op), ready, withKey("")), http.StatusBadRequest, "idempotency-key-required")
 	}
 	if op.IfMatch {
+		for _, header := range []string{"*", `"1", "2"`, "1"} {
+			got := m.caller(op).do(op.Method, m.path(op), m.body(op), withHeader("If-Match", header))
+			m.cell("If-Match not one version", op, got, http.StatusBadRequest, "if-match-not-one-version")
+		}
 		m.cell("no If-Match", op, m.caller(op).do(op.Method, m.path(op), m.body(op)), http.StatusPreconditionRequired, "precondition-required")
 	}
 }
@@ -194,6 +207,10 @@ func (m *matrix) strangers(op httpapi.Operation) {
 		}
 		path := strings.Replace(op.Path, "{"+name+"}", id, 1)
 		m.cell(row, op, m.caller(op).do(op.Method, path, body, withHeader("If-Match", `"1"`)), http.StatusNotFound, "")
+	}
+	if op.Provider {
+		path := m.helio.path(m.t, op)
+		m.cell("another provider's id", op, m.greta.do(op.Method, path, body, withHeader("If-Match", `"1"`)), http.StatusNotFound, "")
 	}
 }
 

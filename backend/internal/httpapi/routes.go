@@ -13,6 +13,9 @@ type permission struct {
 	public bool
 	// operator operations are for the operator's own people, who then act for the platform and not for their organization.
 	operator bool
+	// provider, with operator: a provider's people may as well. They act for the platform too, so the handler must keep them to what
+	// their organization owns (providerOf); the matrix of tests looks at every such operation.
+	provider bool
 	// wholeOrganization operations concern all projects at once, so that a credential that is limited to one may not.
 	wholeOrganization bool
 	// offTransaction operations talk to somebody outside (a payment gateway) and must not hold a transaction meanwhile: the domain
@@ -29,6 +32,9 @@ func permissions() map[string]permission {
 	all := func(scope string) permission { return permission{scope: scope, wholeOrganization: true} }
 	operator := func(scope string) permission {
 		return permission{scope: scope, operator: true, wholeOrganization: true}
+	}
+	provider := func(scope string) permission {
+		return permission{scope: scope, operator: true, provider: true, wholeOrganization: true}
 	}
 	return map[string]permission{
 		"createSession":  public,
@@ -76,17 +82,17 @@ func permissions() map[string]permission {
 		// Proved by the signature on its body.
 		"receiveStripeWebhook": public,
 
-		"adminListSites":             operator(tenant.AdminRead),
+		"adminListSites":             provider(tenant.AdminRead),
+		"adminListNodes":             provider(tenant.AdminRead),
+		"adminGetNode":               provider(tenant.AdminRead),
+		"adminSetNodeState":          provider(tenant.AdminWrite),
+		"adminListFabrics":           provider(tenant.AdminRead),
+		"adminGetFabric":             provider(tenant.AdminRead),
+		"adminGetCapacity":           provider(tenant.AdminRead),
 		"adminCreateSite":            operator(tenant.AdminWrite),
 		"adminCreateEnrollmentToken": operator(tenant.AdminWrite),
-		"adminListNodes":             operator(tenant.AdminRead),
-		"adminGetNode":               operator(tenant.AdminRead),
-		"adminSetNodeState":          operator(tenant.AdminWrite),
-		"adminListFabrics":           operator(tenant.AdminRead),
-		"adminGetFabric":             operator(tenant.AdminRead),
 		"adminListOrganizations":     operator(tenant.AdminRead),
 		"adminListLeases":            operator(tenant.AdminRead),
-		"adminGetCapacity":           operator(tenant.AdminRead),
 		"adminRunDoctor":             operator(tenant.AdminRead),
 
 		"getHealth":          public,
@@ -96,12 +102,17 @@ func permissions() map[string]permission {
 	}
 }
 
+// opens reports whether an operator's operation is for people of that kind of organization.
+func (p permission) opens(kind tenant.OrgKind) bool {
+	return kind == tenant.Operator || p.provider && kind == tenant.Provider
+}
+
 // permit answers Forbidden when the actor may not call the operation.
 func (p permission) permit(actor tenant.Actor) error {
 	switch {
 	case p.public, p.scope == "":
 		return nil
-	case p.operator && actor.OrgKind != tenant.Operator:
+	case p.operator && !p.opens(actor.OrgKind):
 		return fault.New(fault.Forbidden, "operator-only", "only the operator may do that")
 	case p.wholeOrganization && !actor.Project.IsZero():
 		return fault.New(fault.Forbidden, "limited-to-project", "this credential is limited to one project")

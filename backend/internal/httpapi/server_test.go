@@ -51,6 +51,7 @@ func TestThePortalHasItsPagesAndTheAPIItsProblems(t *testing.T) {
 		require.Equal(t, http.StatusOK, got.status, path)
 		require.Contains(t, got.text(), "<title>portal</title>", path)
 		require.Contains(t, got.header.Get("Content-Security-Policy"), "script-src 'self';", path)
+		require.NotContains(t, got.header.Get("Content-Security-Policy"), "unsafe", path)
 		require.Equal(t, "no-cache", got.header.Get("Cache-Control"), path)
 	}
 	require.Contains(t, nobody.do(http.MethodGet, "/assets/app-1.js", nil).header.Get("Cache-Control"), "immutable")

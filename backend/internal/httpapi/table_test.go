@@ -130,9 +130,14 @@ func TestIfMatchNamesExactlyOneVersion(t *testing.T) {
 	version, err := ifMatch(header(etag(7)))
 	require.NoError(t, err)
 	require.Equal(t, int64(7), version)
-	for _, bad := range []string{"*", "7", `W/"7"`, `"7", "8"`, `"x"`, `"0"`, "`7`", `"-1"`} {
+	for _, other := range []string{`W/"7"`, `"x"`, `"0"`, `"-1"`, `""`} {
+		_, err := ifMatch(header(other))
+		require.Equal(t, http.StatusPreconditionFailed, newProblem(err).Status, other)
+	}
+	for _, bad := range []string{"*", "7", `"7", "8"`, `"7",*`, "`7`", `"`, `w/"7"`} {
 		_, err := ifMatch(header(bad))
-		require.Equal(t, http.StatusPreconditionFailed, newProblem(err).Status, bad)
+		require.Equal(t, http.StatusBadRequest, newProblem(err).Status, bad)
+		require.Contains(t, *newProblem(err).Detail, "send the ETag that you read", bad)
 	}
 	_, err = ifMatch(nil)
 	require.Equal(t, http.StatusPreconditionRequired, newProblem(err).Status)

@@ -92,9 +92,11 @@ func validate() gin.HandlerFunc {
 	}
 	return func(c *gin.Context) {
 		op := operationOf(c)
-		if op.ifMatch && c.GetHeader("If-Match") == "" {
-			refuse(c, errPreconditionRequired())
-			return
+		if op.ifMatch {
+			if err := checkIfMatch(strings.TrimSpace(c.GetHeader("If-Match"))); err != nil {
+				refuse(c, err)
+				return
+			}
 		}
 		var defects []fault.Field
 		for name := range c.Request.URL.Query() {

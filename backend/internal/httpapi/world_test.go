@@ -30,7 +30,7 @@ import (
 
 const password = "correct horse battery staple"
 
-// world is an API on a database of its own, with two customers and the operator.
+// world is an API on a database of its own, with two customers, the operator and two providers.
 type world struct {
 	t        *testing.T
 	db       *postgres.DB
@@ -38,11 +38,22 @@ type world struct {
 	clock    *clock.Fake
 	tenants  *tenant.Service
 	server   *httptest.Server
-	seeded   []tenant.Seeded // customer, other customer, operator
+	seeded   []tenant.Seeded // by the indices of emails
 	logs     *bytes.Buffer
 }
 
-func emails() []string { return []string{"ada@acme.test", "bob@bolt.test", "olga@operator.test"} }
+// The people of a world, as indices of emails.
+const (
+	ada   = iota // a customer
+	bob          // another customer
+	olga         // the operator's
+	greta        // a provider's
+	hugo         // another provider's
+)
+
+func emails() []string {
+	return []string{"ada@acme.test", "bob@bolt.test", "olga@operator.test", "greta@grid.test", "hugo@helio.test"}
+}
 
 func newWorld(t *testing.T, change ...func(*httpapi.Deps)) *world {
 	t.Helper()
@@ -64,6 +75,8 @@ func newWorld(t *testing.T, change ...func(*httpapi.Deps)) *world {
 		{Organization: "Acme", Kind: tenant.Customer, Email: emails()[0], Name: "Ada", Password: password},
 		{Organization: "Bolt", Kind: tenant.Customer, Email: emails()[1], Name: "Bob", Password: password},
 		{Organization: "Operator", Kind: tenant.Operator, Email: emails()[2], Name: "Olga", Password: password},
+		{Organization: "Grid", Kind: tenant.Provider, Email: emails()[greta], Name: "Greta", Password: password},
+		{Organization: "Helio", Kind: tenant.Provider, Email: emails()[hugo], Name: "Hugo", Password: password},
 	})
 	require.NoError(t, err)
 

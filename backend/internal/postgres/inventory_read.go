@@ -42,6 +42,9 @@ func (s *Inventory) ListNodes(ctx context.Context, f inventory.Filter) ([]invent
 	where := func(condition string, arg any) {
 		conditions, args = append(conditions, condition), append(args, arg)
 	}
+	if !f.Provider.IsZero() {
+		where("s.provider_org_id = ?", f.Provider)
+	}
 	if !f.Site.IsZero() {
 		where("n.site_id = ?", f.Site)
 	}

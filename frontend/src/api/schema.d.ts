@@ -692,7 +692,11 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Accept, cordon, quarantine or retire a node */
+        /**
+         * Accept, cordon, quarantine or retire a node
+         * @description A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
+         *     once nothing speaks against it. Every other step is the operator's.
+         */
         put: operations["adminSetNodeState"];
         post?: never;
         delete?: never;
@@ -1613,6 +1617,7 @@ export interface components {
         NodeAllocation: {
             id: string;
             purpose: string;
+            /** @description Not told to providers */
             lease_id?: string;
             state: string;
             reason: string;
@@ -1694,7 +1699,8 @@ export interface components {
             id: string;
             pkey: string;
             state: string;
-            lease_id: string;
+            /** @description Not told to providers */
+            lease_id?: string;
             members: number;
         };
         FabricDrift: {
@@ -1751,7 +1757,7 @@ export interface components {
     parameters: {
         /** @description A fresh random value for each intended change. */
         IdempotencyKey: string;
-        /** @description The ETag that you read. Missing: 428, stale: 412. */
+        /** @description The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on. */
         IfMatch: string;
         DryRun: boolean;
         Limit: number;
@@ -2368,7 +2374,7 @@ export interface operations {
             header: {
                 /** @description A fresh random value for each intended change. */
                 "Idempotency-Key": components["parameters"]["IdempotencyKey"];
-                /** @description The ETag that you read. Missing: 428, stale: 412. */
+                /** @description The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on. */
                 "If-Match"?: components["parameters"]["IfMatch"];
             };
             path: {
@@ -2403,7 +2409,7 @@ export interface operations {
             header: {
                 /** @description A fresh random value for each intended change. */
                 "Idempotency-Key": components["parameters"]["IdempotencyKey"];
-                /** @description The ETag that you read. Missing: 428, stale: 412. */
+                /** @description The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on. */
                 "If-Match"?: components["parameters"]["IfMatch"];
             };
             path: {
@@ -2438,7 +2444,7 @@ export interface operations {
             header: {
                 /** @description A fresh random value for each intended change. */
                 "Idempotency-Key": components["parameters"]["IdempotencyKey"];
-                /** @description The ETag that you read. Missing: 428, stale: 412. */
+                /** @description The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on. */
                 "If-Match"?: components["parameters"]["IfMatch"];
             };
             path: {
@@ -2947,7 +2953,7 @@ export interface operations {
             header: {
                 /** @description A fresh random value for each intended change. */
                 "Idempotency-Key": components["parameters"]["IdempotencyKey"];
-                /** @description The ETag that you read. Missing: 428, stale: 412. */
+                /** @description The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on. */
                 "If-Match"?: components["parameters"]["IfMatch"];
             };
             path: {

@@ -1,7 +1,7 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, from, once, take, takePart, type Schemas } from "../api/client";
-import { useMe } from "../session";
+import { hasFleet, useMe } from "../session";
 import { Refusal, ShowList, useList } from "../show";
 import { Alert, Badge, Button, Card, CopyText, Dialog, Empty, Field, Input, Instant, Page, Select, Table, TextArea } from "../ui";
 
@@ -73,7 +73,7 @@ type Scope = Schemas["Scope"];
 
 const scopes: Record<Scope, string> = {
   "market:read": "see the market and quotes", "leases:read": "see leases", "leases:write": "book, extend and end leases", "billing:read": "see balance and invoices",
-  "billing:write": "pay in", "identity:read": "see keys and projects", "identity:write": "make and revoke keys", "admin:read": "see the operator's side", "admin:write": "change the operator's side",
+  "billing:write": "pay in", "identity:read": "see keys and projects", "identity:write": "make and revoke keys", "admin:read": "see the fleet", "admin:write": "change the fleet",
 };
 const usual: Scope[] = ["market:read", "leases:read", "leases:write"];
 const lives: [string, string][] = [["30", "30 days"], ["90", "90 days"], ["365", "a year"], ["", "for ever"]];
@@ -118,8 +118,8 @@ function MakeAPIKey({ made }: { made: (secret: string) => void }) {
   const [name, setName] = useState("");
   const [may, setMay] = useState(usual);
   const [life, setLife] = useState("90");
-  const operator = useMe().organization.kind === "operator";
-  const offered = (Object.keys(scopes) as Scope[]).filter((s) => operator || !s.startsWith("admin:"));
+  const admin = hasFleet(useMe());
+  const offered = (Object.keys(scopes) as Scope[]).filter((s) => admin || !s.startsWith("admin:"));
   const make = useMutation({
     mutationFn: () => take(api.POST("/v1/api-keys", { params: { header: once() }, body: { name, scopes: may, ...(life ? { expires_at: new Date(Date.now() + Number(life) * 86_400_000).toISOString() } : {}) } })),
     onSuccess: (key) => {

@@ -2,8 +2,7 @@ import { useMutation } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { Navigate, useSearchParams } from "react-router";
 import { api, keepSession, take } from "../api/client";
-import { paths } from "../paths";
-import { useSession } from "../session";
+import { home, useSession } from "../session";
 import { Refusal } from "../show";
 import { Button, Field, Input } from "../ui";
 
@@ -16,9 +15,11 @@ export function Login() {
     mutationFn: () => take(api.POST("/v1/sessions", { body: { email, password } })),
     onSuccess: keepSession,
   });
-  const next = search.get("next") ?? paths.market;
-  // Only a path of our own: a link must not send people elsewhere after they have logged in.
-  if (session.status === "in") return <Navigate to={/^\/(?!\/)/.test(next) ? next : paths.market} replace />;
+  if (session.status === "in") {
+    const next = search.get("next") ?? "/";
+    // Only a path of our own: a link must not send people elsewhere after they have logged in.
+    return <Navigate to={/^\/(?!\/)/.test(next) && next !== "/" ? next : home(session.me)} replace />;
+  }
   const submit = (event: FormEvent) => {
     event.preventDefault();
     logIn.mutate();

@@ -963,11 +963,13 @@ type FabricList struct {
 
 // FabricPartition defines model for FabricPartition.
 type FabricPartition struct {
-	ID      string `json:"id"`
-	LeaseID string `json:"lease_id"`
-	Members int    `json:"members"`
-	Pkey    string `json:"pkey"`
-	State   string `json:"state"`
+	ID string `json:"id"`
+
+	// LeaseID Not told to providers
+	LeaseID *string `json:"lease_id,omitempty"`
+	Members int     `json:"members"`
+	Pkey    string  `json:"pkey"`
+	State   string  `json:"state"`
 }
 
 // FabricSwitch defines model for FabricSwitch.
@@ -1290,7 +1292,9 @@ type NodeMode string
 
 // NodeAllocation defines model for NodeAllocation.
 type NodeAllocation struct {
-	ID       string  `json:"id"`
+	ID string `json:"id"`
+
+	// LeaseID Not told to providers
 	LeaseID  *string `json:"lease_id,omitempty"`
 	Occupied Window  `json:"occupied"`
 	Purpose  string  `json:"purpose"`
@@ -1785,7 +1789,7 @@ type AdminSetNodeStateParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
-	// IfMatch The ETag that you read. Missing: 428, stale: 412.
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -1894,7 +1898,7 @@ type UpdateLeaseParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
-	// IfMatch The ETag that you read. Missing: 428, stale: 412.
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -1905,7 +1909,7 @@ type CancelLeaseParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
-	// IfMatch The ETag that you read. Missing: 428, stale: 412.
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
@@ -1925,7 +1929,7 @@ type ExtendLeaseParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
-	// IfMatch The ETag that you read. Missing: 428, stale: 412.
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 

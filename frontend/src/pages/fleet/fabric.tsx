@@ -33,7 +33,7 @@ function Fabric({ fabric: f }: { fabric: Schemas["Fabric"] }) {
             {d.partitions.length > 0 && (
               <Table caption={`Partitions of ${f.name}`} rows={d.partitions} id={(p) => p.id} columns={[
                 ["PKey", (p) => <code>{p.pkey}</code>], ["State", (p) => <Badge tone={p.state === "verified" ? "good" : "calm"}>{p.state}</Badge>],
-                ["Ports", (p) => p.members], ["Lease", (p) => <code className="text-xs break-all">{p.lease_id}</code>],
+                ["Ports", (p) => p.members], ["Lease", (p) => p.lease_id ? <code className="text-xs break-all">{p.lease_id}</code> : <span className="text-soft">a tenant's</span>],
               ]} />
             )}
             {d.drift.length > 0 && (

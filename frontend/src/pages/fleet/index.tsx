@@ -2,19 +2,20 @@ import { useQuery } from "@tanstack/react-query";
 import { Navigate, useSearchParams } from "react-router";
 import { api, from, take, takePart, type Schemas } from "../../api/client";
 import { paths } from "../../paths";
-import { useMe } from "../../session";
+import { hasFleet, useMe } from "../../session";
 import { Show, ShowList, useList } from "../../show";
 import { Badge, Button, Card, Empty, Field, Page, Select, Table } from "../../ui";
 import { Fabrics } from "./fabric";
 import { NodeDrawer } from "./node";
 
-/** Fleet is the operator's: the server refuses everybody else, whatever the address bar says. */
+/** Fleet is the operator's, and a provider's as far as it owns the machines: the server refuses everybody else, whatever the address bar says. */
 export function Fleet() {
-  if (useMe().organization.kind !== "operator") return <Navigate to={paths.market} replace />;
-  return <Operator />;
+  const me = useMe();
+  if (!hasFleet(me)) return <Navigate to={paths.market} replace />;
+  return <Machines provider={me.organization.kind === "provider"} />;
 }
 
-function Operator() {
+function Machines({ provider }: { provider: boolean }) {
   const [search, setSearch] = useSearchParams();
   const open = search.get("node");
   const show = (part: { node?: string; state?: string }) => setSearch((old) => {
@@ -24,21 +25,21 @@ function Operator() {
     return old;
   }, { replace: true, preventScrollReset: true });
   return (
-    <Page title="Fleet" intro="Every machine, what it does now, and how isolated it is.">
-      <Capacity />
+    <Page title="Fleet" intro={provider ? "Your machines, what they do now, and what is the matter with them." : "Every machine, what it does now, and how isolated it is."}>
+      <Capacity provider={provider} />
       <Nodes state={search.get("state") ?? ""} filter={(state) => show({ state })} open={(node) => show({ node })} selected={open} />
       <Fabrics />
-      <Doctor />
-      {open && <NodeDrawer key={open} id={open} close={() => show({ node: "" })} />}
+      {!provider && <Doctor />}
+      {open && <NodeDrawer key={open} id={open} provider={provider} close={() => show({ node: "" })} />}
     </Page>
   );
 }
 
-function Capacity() {
+function Capacity({ provider }: { provider: boolean }) {
   const capacity = useQuery({ queryKey: ["admin", "capacity"], queryFn: () => take(api.GET("/v1/admin/capacity")), refetchInterval: 10_000 });
   return (
     <Card title="Capacity in GPUs">
-      <Show query={capacity} what="capacity">{({ items }) => items.length === 0 ? <Empty title="No capacity yet">Create a site, then let its agents enrol.</Empty> : (
+      <Show query={capacity} what="capacity">{({ items }) => items.length === 0 ? <Empty title="No capacity yet">{provider ? "The operator creates your site and gives you a token, with which its agents enrol." : "Create a site, then let its agents enrol."}</Empty> : (
         <Table caption="Capacity" rows={items} id={(c) => c.site + c.hardware} columns={[
           ["Site", (c) => c.site], ["Hardware", (c) => <code className="text-xs">{c.hardware}</code>],
           ["Delivered", (c) => c.delivered_gpus], ["Healthy", (c) => c.healthy_gpus], ["Reserved", (c) => c.reserved_gpus], ["Active", (c) => c.active_gpus],

@@ -7,15 +7,15 @@ import { Alert, Badge, Button, Dialog, Empty, Facts, Field, Input, Instant, Prog
 
 type Detail = Schemas["NodeDetail"];
 
-/** NodeDrawer is all that is known about a machine, and what an operator may do with it. */
-export function NodeDrawer({ id, close }: { id: string; close: () => void }) {
+/** NodeDrawer is all that is known about a machine, and what the operator, or the provider whose it is, may do with it. */
+export function NodeDrawer({ id, provider, close }: { id: string; provider: boolean; close: () => void }) {
   const node = useQuery({ queryKey: ["admin", "node", id], queryFn: () => takeVersioned(api.GET("/v1/admin/nodes/{node_id}", { params: { path: { node_id: id } } })), refetchInterval: 5_000 });
   return (
     <Dialog title={node.data?.data.node.name ?? "Node"} side close={close}>
       <Show query={node} what="the node">{({ data: d, etag }) => (
         <>
           <Summary detail={d} />
-          <Move key={d.node.state} node={d.node} etag={etag} />
+          <Move key={d.node.state} node={d.node} etag={etag} provider={provider} />
           <Section title={`GPUs (${d.gpus.length})`}><GPUs gpus={d.gpus} /></Section>
           <Section title={`HCA ports (${d.ports.length})`}><Ports ports={d.ports} /></Section>
           <Section title={`Allocations (${d.allocations.length})`}><Allocations allocations={d.allocations} /></Section>
@@ -55,14 +55,15 @@ const next: Record<State, State[]> = {
   discovered: ["verifying", "quarantined", "retired"], verifying: ["available", "maintenance", "quarantined", "retired"], available: ["maintenance", "quarantined"],
   maintenance: ["available", "verifying", "quarantined", "retired"], quarantined: ["verifying", "maintenance", "retired"], retired: [],
 };
+const nextForProvider: Partial<Record<State, State[]>> = { verifying: ["maintenance"], available: ["maintenance"], maintenance: ["verifying"] };
 const meaning: Record<State, string> = {
   available: "It goes on the market.", maintenance: "It leaves the market; running leases stay.", verifying: "It is tested again before it can be sold.",
   quarantined: "It leaves the market until it has passed its exit.", retired: "It never comes back.", discovered: "",
 };
 
-function Move({ node: n, etag }: { node: Schemas["Node"]; etag: string }) {
+function Move({ node: n, etag, provider }: { node: Schemas["Node"]; etag: string; provider: boolean }) {
   const queries = useQueryClient();
-  const ways = next[n.state];
+  const ways = provider ? (nextForProvider[n.state] ?? []) : next[n.state];
   const [state, setState] = useState<State | "">("");
   const [reason, setReason] = useState("");
   const [exit, setExit] = useState<"retest" | "repair" | "retire">("retest");
@@ -73,7 +74,7 @@ function Move({ node: n, etag }: { node: Schemas["Node"]; etag: string }) {
     })),
     onSuccess: () => queries.invalidateQueries({ queryKey: ["admin"] }),
   });
-  if (ways.length === 0) return <p className="text-sm text-soft">A retired node stays retired.</p>;
+  if (ways.length === 0) return <p className="text-sm text-soft">{n.state === "retired" ? "A retired node stays retired." : `Only the operator moves a node that is ${n.state}.`}</p>;
   return (
     <form className="flex flex-col gap-3 rounded-md border border-line p-3" onSubmit={(e) => { e.preventDefault(); if (state) move.mutate(state); }}>
       <div className="grid gap-3 sm:grid-cols-2">
