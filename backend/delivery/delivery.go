@@ -23,6 +23,7 @@ type Occasion string
 const (
 	BeforeActive Occasion = "before_active"
 	AfterRelease Occasion = "after_release"
+	OnDemand     Occasion = "on_demand" // somebody wants to see it now, while the lease runs
 )
 
 // Standing is where a lease stands, as far as its workflow needs to know. Instants are the control plane's.
@@ -32,6 +33,8 @@ type Standing struct {
 	Start    time.Time   `json:"start"`
 	End      time.Time   `json:"end"`       // the effective end
 	ActiveAt time.Time   `json:"active_at"` // zero before
+	// AttestAsked says that somebody waits for a proof of isolation.
+	AttestAsked bool `json:"attest_asked,omitempty"`
 }
 
 // Progress is what a look at a step's rows found.

@@ -128,6 +128,53 @@ func (s *Service) Attest(ctx context.Context, id ids.Lease, occasion Occasion) (
 	})
 }
 
+// AttestOnDemand answers the oldest open request for a proof while the lease runs: one round of witnesses, whose verdict is signed and kept
+// whatever it is. Anything but "isolated" is told to the operator at once.
+func (s *Service) AttestOnDemand(ctx context.Context, id ids.Lease) (Progress, error) {
+	return s.step(ctx, id, "attest on demand", []lease.State{lease.Active}, func(ctx context.Context, t *turn) (Progress, error) {
+		request, err := s.openRequest(ctx, id)
+		if err != nil || request == 0 || t.lease.Fabric.IsZero() {
+			return Progress{Done: true}, err
+		}
+		asked, err := t.Work.Operations(ctx, id, t.Fabric.WitnessStep(OnDemand))
+		if err != nil {
+			return Progress{}, err
+		}
+		if lastAttempt(asked) < request {
+			return Progress{LookAt: t.now.Add(t.Policy.PickUpWithin)}, t.Fabric.Witness(ctx, id, OnDemand, request)
+		}
+		if slices.ContainsFunc(asked, func(o Operation) bool { return o.Attempt == request && o.inFlight() }) {
+			return Progress{LookAt: t.now.Add(t.Policy.Recheck)}, nil
+		}
+		return t.answerRequest(ctx, request)
+	})
+}
+
+// openRequest returns the number of the oldest request for a proof that has no answer, 0 when there is none.
+func (s *Service) openRequest(ctx context.Context, id ids.Lease) (int, error) {
+	asked, err := s.Work.Recorded(ctx, id, lease.EventAttestAsked, "request")
+	if err != nil || len(asked) == 0 {
+		return 0, err
+	}
+	answered, err := s.Work.Recorded(ctx, id, lease.EventAttested, "request")
+	if err != nil || len(answered) == len(asked) {
+		return 0, err
+	}
+	return len(answered) + 1, nil
+}
+
+func (t *turn) answerRequest(ctx context.Context, request int) (Progress, error) {
+	attestation, verdict, err := t.Fabric.Attest(ctx, t.lease.ID, OnDemand)
+	if err != nil {
+		return Progress{}, err
+	}
+	data := map[string]any{"request": strconv.Itoa(request), "attestation": attestation.String(), "verdict": string(verdict)}
+	if err := t.record(ctx, lease.EventAttested, data); err != nil || verdict == Isolated {
+		return Progress{Done: true}, err
+	}
+	return Progress{Done: true}, t.alert(ctx, lease.EventAttested, data)
+}
+
 func (t *turn) attestIsolated(ctx context.Context) (Progress, error) {
 	if t.lease.Fabric.IsZero() {
 		return Progress{Done: true}, nil

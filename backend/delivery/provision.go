@@ -328,7 +328,7 @@ func (t *turn) fail(ctx context.Context, l loss) error {
 	}
 	warning := about(l.Instance)
 	warning["reason"] = reason
-	return t.alert(ctx, warning)
+	return t.alert(ctx, lease.EventNodeQuarantined, warning)
 }
 
 // Isolate wants the lease's partition as its allocations stand, and is done when both ends of every link were read and agree.

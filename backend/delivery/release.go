@@ -224,16 +224,16 @@ func (t *turn) quarantine(ctx context.Context, reason string, instances ...Insta
 		if err := t.record(ctx, lease.EventNodeQuarantined, data); err != nil {
 			return err
 		}
-		if err := t.alert(ctx, data); err != nil {
+		if err := t.alert(ctx, lease.EventNodeQuarantined, data); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// alert tells the operator: a node was lost to the market.
-func (t *turn) alert(ctx context.Context, data map[string]any) error {
-	payload := map[string]any{"lease": t.lease.ID, "event": lease.EventNodeQuarantined, "at": t.now, "data": data}
+// alert tells the operator what needs an eye: a node was lost to the market, isolation is not proved.
+func (t *turn) alert(ctx context.Context, event lease.EventType, data map[string]any) error {
+	payload := map[string]any{"lease": t.lease.ID, "event": event, "at": t.now, "data": data}
 	return t.Outbox.Put(ctx, outbox.Notify, "operator", payload, t.now)
 }
 

@@ -59,6 +59,11 @@ func (s *Service) Load(ctx context.Context, id ids.Lease) (Standing, error) {
 		standing = Standing{
 			State: l.State, Begin: begin, Start: l.Start, End: l.EffectiveEnd(), ActiveAt: l.ActiveAt,
 		}
+		if l.State == lease.Active {
+			request, err := s.openRequest(ctx, id)
+			standing.AttestAsked = request > 0
+			return err
+		}
 		return nil
 	})
 	if err != nil {

@@ -55,6 +55,11 @@ func (a *Activities) Activate(ctx context.Context, lease ids.Lease) (delivery.Pr
 	return answer(a.Delivery.Activate(ctx, lease))
 }
 
+// AttestOnDemand answers whoever wants a proof of isolation while the lease runs.
+func (a *Activities) AttestOnDemand(ctx context.Context, lease ids.Lease) (delivery.Progress, error) {
+	return answer(a.Delivery.AttestOnDemand(ctx, lease))
+}
+
 // Notify tells the lease's people how long it has left.
 func (a *Activities) Notify(ctx context.Context, lease ids.Lease, remaining time.Duration) error {
 	return asActivityError(a.Delivery.Notify(ctx, lease, remaining))

@@ -177,7 +177,7 @@ func (s subnet) Status(context.Context, ids.Lease) (delivery.Isolation, string, 
 
 func (s subnet) Witness(_ context.Context, _ ids.Lease, occasion delivery.Occasion, attempt int) error {
 	for _, i := range s.rows.instances {
-		if i.State == lease.Preparing || i.State == lease.Cleaning {
+		if i.State == lease.Preparing || i.State == lease.InUse || i.State == lease.Cleaning {
 			s.ask(s.WitnessStep(occasion), delivery.Operation{
 				ID: ids.Make[ids.Operation](), Attempt: attempt, Allocation: i.ID, Node: i.Node, Epoch: i.Epoch, State: delivery.Queued,
 				DoneBy: s.now().Add(time.Minute),

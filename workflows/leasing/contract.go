@@ -46,6 +46,7 @@ type Delivery interface {
 	Grant(ctx context.Context, lease ids.Lease) (delivery.Progress, error)
 	Activate(ctx context.Context, lease ids.Lease) (delivery.Progress, error)
 
+	AttestOnDemand(ctx context.Context, lease ids.Lease) (delivery.Progress, error)
 	Notify(ctx context.Context, lease ids.Lease, remaining time.Duration) error
 	Accrue(ctx context.Context, lease ids.Lease, until time.Time) error
 

@@ -342,3 +342,34 @@ func TestAccessToAnExtendedLeaseIsAskedForUntilItIsThere(t *testing.T) {
 	require.Equal(t, delivery.Succeeded, last.State)
 	require.WithinDuration(t, noon.Add(72*time.Minute), last.FinishedAt, 2*time.Minute)
 }
+
+func TestAProofIsHadWhileTheLeaseRunsWhateverItsVerdict(t *testing.T) {
+	t.Parallel()
+	for _, verdict := range []delivery.Verdict{delivery.Isolated, delivery.NotIsolated, delivery.Unsure} {
+		w := newWorld(3, time.Hour)
+		w.verdicts[delivery.OnDemand] = verdict
+		w.at(noon.Add(10*time.Minute), func() { w.wantProof("1") })
+		w.at(noon.Add(30*time.Minute), func() { w.wantProof("2") })
+		w.run(t)
+		w.requireNothingHeld(t)
+		require.Equal(t, lease.Completed, w.rows.lease.Outcome, w.rows.lease.Reason)
+		var answers []lease.Event
+		for _, e := range w.rows.events {
+			if e.Type == lease.EventAttested {
+				answers = append(answers, e)
+			}
+		}
+		require.Len(t, answers, 2)
+		for i, e := range answers {
+			require.Equal(t, string(verdict), e.Data["verdict"])
+			require.WithinDuration(t, noon.Add(time.Duration(10+20*i)*time.Minute), e.At, 15*time.Second)
+		}
+		alarms := 0
+		for _, line := range w.rows.outbox {
+			if line == "notify operator" {
+				alarms++
+			}
+		}
+		require.Equal(t, verdict != delivery.Isolated, alarms == 2)
+	}
+}

@@ -97,6 +97,10 @@ func (m *meddler) Wipe(ctx context.Context, l ids.Lease) (delivery.Progress, err
 	return m.progress("Wipe", func() (delivery.Progress, error) { return m.Delivery.Wipe(ctx, l) })
 }
 
+func (m *meddler) AttestOnDemand(ctx context.Context, l ids.Lease) (delivery.Progress, error) {
+	return m.progress("AttestOnDemand", func() (delivery.Progress, error) { return m.Delivery.AttestOnDemand(ctx, l) })
+}
+
 func (m *meddler) Notify(ctx context.Context, l ids.Lease, d time.Duration) error {
 	return m.call("Notify", func() error { return m.Delivery.Notify(ctx, l, d) })
 }
@@ -121,7 +125,7 @@ func (m *meddler) Settle(ctx context.Context, l ids.Lease) error {
 func activities() map[string]way {
 	return map[string]way{
 		"Load": always, "HandOver": there, "Prepare": there, "Isolate": there, "Witness before_active": there, "Attest before_active": there,
-		"Grant": there, "Activate": there, "Notify": beside, "Accrue": beside, "Release": always, "Revoke": back, "Leave": back,
+		"Grant": there, "Activate": there, "AttestOnDemand": beside, "Notify": beside, "Accrue": beside, "Release": always, "Revoke": back, "Leave": back,
 		"Witness after_release": back, "Attest after_release": back, "Wipe": back, "Settle": always,
 	}
 }
@@ -135,13 +139,20 @@ const (
 	always            // nothing goes on without it
 )
 
+// newSaga is a world in which every step of the process comes by.
+func newSaga() *world {
+	w := newWorld(3, 3*time.Hour)
+	w.at(noon.Add(20*time.Minute), func() { w.wantProof("1") })
+	return w
+}
+
 func TestEveryActivityMayFailBeforeOrAfterItsCommit(t *testing.T) {
 	t.Parallel()
 	for name := range activities() {
 		for _, after := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(3, 3*time.Hour)
+				w := newSaga()
 				var met atomic.Int64
 				w.wrap = func(d leasing.Delivery) leasing.Delivery {
 					return newMeddler(d, func(called string, _ int, do func() error) error {
@@ -175,9 +186,9 @@ func TestEveryActivityMayRunTwice(t *testing.T) {
 	for name := range activities() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			plain := newWorld(3, 3*time.Hour)
+			plain := newSaga()
 			plain.run(t)
-			w := newWorld(3, 3*time.Hour)
+			w := newSaga()
 			w.wrap = func(d leasing.Delivery) leasing.Delivery {
 				return newMeddler(d, func(called string, _ int, do func() error) error {
 					err := do()
@@ -207,7 +218,7 @@ func TestARefusedActivityLeavesNothingHeld(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(3, 3*time.Hour)
+			w := newSaga()
 			w.wrap = func(d leasing.Delivery) leasing.Delivery {
 				return newMeddler(d, func(called string, _ int, do func() error) error {
 					if called == name {

@@ -145,22 +145,41 @@ func (p *process) serve(ctx workflow.Context) error {
 		if err != nil {
 			return err
 		}
-		if p.isOld(ctx) {
-			return nil
+		next, err := p.attestIfAsked(ctx, standing, access.LookAt)
+		if err != nil || p.isOld(ctx) {
+			return err
 		}
-		if err := p.keepAgenda(ctx, standing, access.LookAt); err != nil {
+		if err := p.keepAgenda(ctx, standing, next); err != nil {
 			return err
 		}
 	}
 }
 
+// attestIfAsked answers whoever waits for a proof of isolation, and returns when to look again, if that is before next. A proof that cannot be
+// had does not hold up the lease's end: the next look tries again.
+func (p *process) attestIfAsked(ctx workflow.Context, standing delivery.Standing, next time.Time) (time.Time, error) {
+	if !standing.AttestAsked {
+		return next, nil
+	}
+	var progress delivery.Progress
+	err := workflow.ExecuteActivity(bestEffort(ctx), p.activities.AttestOnDemand, p.lease).Get(ctx, &progress)
+	if err != nil && !temporal.IsCanceledError(err) {
+		workflow.GetLogger(ctx).Error("a proof of isolation is left for later", "lease", p.lease.String(), "error", err)
+		return next, nil
+	}
+	if next.IsZero() {
+		return progress.LookAt, err
+	}
+	return earliest(next, progress.LookAt), err
+}
+
 // keepAgenda sleeps until the next thing that time asks for, or a nudge, and does what is due.
-func (p *process) keepAgenda(ctx workflow.Context, standing delivery.Standing, access time.Time) error {
+func (p *process) keepAgenda(ctx workflow.Context, standing delivery.Standing, work time.Time) error {
 	now := workflow.Now(ctx)
 	notice, remaining := nextNotice(standing.End, now)
 	accrual := nextAccrual(standing.ActiveAt, now)
 	next := now.Add(fallbackServing)
-	for _, at := range []time.Time{standing.End, notice, accrual, access} {
+	for _, at := range []time.Time{standing.End, notice, accrual, work} {
 		next = earliest(next, at)
 	}
 	p.sleep(ctx, next)

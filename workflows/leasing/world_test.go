@@ -138,6 +138,15 @@ func (w *world) change(fn func(l *lease.Lease)) {
 	w.nudge()
 }
 
+// wantProof asks for a proof of isolation as a request would.
+func (w *world) wantProof(number string) {
+	w.mu.Lock()
+	e := lease.Event{Seq: int64(len(w.rows.events) + 1), Lease: w.rows.lease.ID, Type: lease.EventAttestAsked, At: w.now(), Data: map[string]any{"request": number}}
+	w.rows.events = append(w.rows.events, e)
+	w.mu.Unlock()
+	w.nudge()
+}
+
 // run lets the workflow run, from run to run, until it completes; and starts it again, as the reconciler would, while the lease is
 // not at its end.
 func (w *world) run(t *testing.T) {
