@@ -115,12 +115,14 @@ func messages() []any {
 		portTable,
 		protocol.ApplyPartitionsSpec{
 			Nonce: "n", Partitions: []protocol.Partition{partition}, ManagedLow: 0x10, ManagedHi: 0x7000, AllowShrink: true, Observe: []protocol.GUID{0x2c90300000021},
+			Reserved: []protocol.PKey{0x20}, Repair: []protocol.GUID{0x2c90300000011},
 		},
 		partition,
 		protocol.ObserveFabricSpec{Nonce: "n", Ports: []protocol.GUID{0x2c90300000011}},
 		protocol.FabricObservation{
 			FabricID: "fabric_01", Nonce: "n", Epoch: 3, ObservedAt: at(12), Ports: []protocol.LinkState{linkState}, Converged: true, Sweeps: 1,
 			Checks: []protocol.PathCheck{path}, Posture: []protocol.PostureCheck{posture}, Foreign: []protocol.PKey{0x7abc},
+			Repaired: []protocol.GUID{0x2c90300000011},
 		},
 		linkState, path,
 	}

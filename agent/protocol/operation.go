@@ -212,6 +212,11 @@ type ApplyPartitionsSpec struct {
 	AllowShrink bool `json:"allow_shrink"`
 	// Observe lists HCA ports to read back besides those that changed, e.g. former members.
 	Observe []GUID `json:"observe"`
+	// Reserved lists keys within [low, high] that are somebody else's: foreign too.
+	Reserved []PKey `json:"reserved,omitempty"`
+	// Repair lists HCA ports that were seen to hold something else than the set says although the manager was told: those that still do
+	// are to be written anew, whatever the manager believes.
+	Repair []GUID `json:"repair,omitempty"`
 }
 
 // Partition is one lease's isolation: full membership for exactly these HCA ports, at index 0.
@@ -241,6 +246,8 @@ type FabricObservation struct {
 	Posture   []PostureCheck `json:"posture"`
 	// Foreign lists partitions outside the managed range that were seen; they are never touched.
 	Foreign []PKey `json:"foreign"`
+	// Repaired lists the ports that were written anew because they were to be repaired and needed it; Ports says what came of it.
+	Repaired []GUID `json:"repaired,omitempty"`
 }
 
 // LinkState is both ends of an HCA port's link.

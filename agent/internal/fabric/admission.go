@@ -46,12 +46,23 @@ func atMost(list []string, most int) []string {
 	return append(list[:most:most], fmt.Sprintf("and %d more", len(list)-most))
 }
 
+// maxReserved keeps the line short that has them in OpenSM's file.
+const maxReserved = 256
+
 // faultsOf lists the rules that the set breaks.
 func faultsOf(d Desired, limits Limits) []string {
 	var faults []string
 	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	if d.Managed.Low < protocol.FirstPartitionID || d.Managed.High > protocol.LastPartitionID || d.Managed.Low > d.Managed.High {
 		add("managed range %v…%v is not within %v…%v", d.Managed.Low, d.Managed.High, protocol.FirstPartitionID, protocol.LastPartitionID)
+	}
+	if len(d.Managed.Reserved) > maxReserved {
+		add("%d reserved keys, at most %d", len(d.Managed.Reserved), maxReserved)
+	}
+	for _, key := range d.Managed.Reserved {
+		if key < protocol.FirstPartitionID || key > protocol.LastPartitionID {
+			add("reserved key %v is not one", key)
+		}
 	}
 	byKey, byName, byPort := map[protocol.PKey]string{}, map[string]bool{}, map[protocol.GUID]string{}
 	for _, p := range d.Partitions {

@@ -51,14 +51,17 @@ const (
 	CodePathCheckFailed      = "path-check-failed" // the tables are right and the manager's paths are not
 )
 
-// Range is an inclusive range of partition numbers.
+// Range is an inclusive range of partition numbers, less those that are reserved to somebody else.
 type Range struct {
-	Low  protocol.PKey `json:"low"`
-	High protocol.PKey `json:"high"`
+	Low      protocol.PKey   `json:"low"`
+	High     protocol.PKey   `json:"high"`
+	Reserved []protocol.PKey `json:"reserved,omitempty"`
 }
 
 // Contains reports whether the key's partition is in the range, whatever its membership bit.
-func (r Range) Contains(key protocol.PKey) bool { return key.Base() >= r.Low && key.Base() <= r.High }
+func (r Range) Contains(key protocol.PKey) bool {
+	return key.Base() >= r.Low && key.Base() <= r.High && !slices.Contains(r.Reserved, key.Base())
+}
 
 // Desired is the whole set of partitions in the managed range.
 type Desired struct {
@@ -66,6 +69,9 @@ type Desired struct {
 	Managed    Range                `json:"managed"`
 	// AllowShrink lifts the shrink guard. It is a property of the request, not of the set.
 	AllowShrink bool `json:"-"`
+	// Repair lists ports whose tables the manager may wrongly believe to be right. A driver that can has those of them written anew
+	// that answer and do not hold what the set says. Also a property of the request.
+	Repair []protocol.GUID `json:"-"`
 }
 
 // State is a desired set in place.
@@ -82,6 +88,8 @@ type Applied struct {
 	Unsettled []protocol.GUID
 	// Sweeps counts how often the manager was signalled.
 	Sweeps int
+	// Repaired lists the ports of the request's that were written anew.
+	Repaired []protocol.GUID
 }
 
 // Normal returns the set in its one written order: partitions by key, members by GUID, partitions without members left out.

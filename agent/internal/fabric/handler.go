@@ -37,7 +37,10 @@ func (h *applyHandler) Handle(ctx context.Context, op protocol.Operation, progre
 	if err := json.Unmarshal(op.Spec, &spec); err != nil {
 		return operation.Outcome{}, refuse(CodeInvalidSpec, "decode apply_partitions: %v", err)
 	}
-	desired := Desired{Partitions: spec.Partitions, Managed: Range{spec.ManagedLow, spec.ManagedHi}, AllowShrink: spec.AllowShrink}
+	desired := Desired{
+		Partitions: spec.Partitions, Managed: Range{Low: spec.ManagedLow, High: spec.ManagedHi, Reserved: spec.Reserved}, AllowShrink: spec.AllowShrink,
+		Repair: spec.Repair,
+	}
 	before, err := h.Driver.Current(ctx)
 	if err != nil {
 		return operation.Outcome{}, fmt.Errorf("apply partitions: %w", err)
@@ -48,7 +51,7 @@ func (h *applyHandler) Handle(ctx context.Context, op protocol.Operation, progre
 		return operation.Outcome{}, fmt.Errorf("apply partitions: %w", failure)
 	}
 	progress(60, "reading back")
-	ports := slices.Sorted(slices.Values(slices.Concat(applied.Changed, spec.Observe)))
+	ports := slices.Sorted(slices.Values(slices.Concat(applied.Changed, spec.Observe, spec.Repair)))
 	seen, err := h.observe(ctx, NewJudge(desired), slices.Compact(ports))
 	if err != nil {
 		return operation.Outcome{}, fmt.Errorf("apply partitions: %w", errors.Join(failure, err))
@@ -56,6 +59,7 @@ func (h *applyHandler) Handle(ctx context.Context, op protocol.Operation, progre
 	progress(80, "checking paths")
 	seen.observation.Checks = h.checkPaths(ctx, before.Desired, desired, seen.observation.Ports)
 	seen.observation.Nonce, seen.observation.Epoch, seen.observation.Sweeps = spec.Nonce, op.Epoch, applied.Sweeps
+	seen.observation.Repaired = applied.Repaired
 	return seen.outcome(), cmp.Or(failure, seen.failure())
 }
 

@@ -23,11 +23,18 @@ func DefaultPatience() Patience {
 	return Patience{Deadline: 30 * time.Second, Silence: time.Second, FirstPoll: 2 * time.Millisecond, LastPoll: 100 * time.Millisecond}
 }
 
+// Reader reads both ends of the ports' links.
+type Reader func(ctx context.Context, ports []protocol.GUID) ([]protocol.LinkState, error)
+
 // Settle reads the ports until each has what the judge wants, and returns those that do not. An error is a failed reading, or
 // the caller's context.
-func Settle(
-	ctx context.Context, patience Patience, judge Judge, ports []protocol.GUID,
-	read func(context.Context, []protocol.GUID) ([]protocol.LinkState, error),
+func Settle(ctx context.Context, patience Patience, judge Judge, ports []protocol.GUID, read Reader) ([]protocol.GUID, error) {
+	return Await(ctx, patience, func(link protocol.LinkState) bool { return judge.Disagreement(link) == "" }, ports, read)
+}
+
+// Await is Settle with any condition.
+func Await(
+	ctx context.Context, patience Patience, right func(link protocol.LinkState) bool, ports []protocol.GUID, read Reader,
 ) ([]protocol.GUID, error) {
 	deadline := time.NewTimer(patience.Deadline)
 	defer deadline.Stop()
@@ -39,7 +46,7 @@ func Settle(
 		if err != nil {
 			return ports, err
 		}
-		wrong, answering := disagreeing(judge, links)
+		wrong, answering := disagreeing(right, links)
 		if ports = wrong; len(ports) == 0 {
 			return nil, nil
 		}
@@ -65,11 +72,11 @@ func Settle(
 }
 
 // disagreeing returns the ports that are not right, and how many of them could be read at both ends.
-func disagreeing(judge Judge, links []protocol.LinkState) ([]protocol.GUID, int) {
+func disagreeing(right func(link protocol.LinkState) bool, links []protocol.LinkState) ([]protocol.GUID, int) {
 	var wrong []protocol.GUID
 	answering := 0
 	for _, link := range links {
-		if judge.Disagreement(link) == "" {
+		if right(link) {
 			continue
 		}
 		wrong = append(wrong, link.GUID)

@@ -122,7 +122,17 @@ type base struct {
 func (d *Driver) inPlace(managed fabric.Range) (base, error) {
 	d.mu.Lock()
 	ours, known := d.memory.file()
+	fence := d.memory.Epoch
 	d.mu.Unlock()
+	b, err := d.asRead(managed, ours, known)
+	if known { // a file from a backup does not lower the fence
+		b.state.Epoch = max(b.state.Epoch, fence)
+	}
+	return b, err
+}
+
+// asRead is what stands in the file, against ours, the file that we left there, if that is known.
+func (d *Driver) asRead(managed fabric.Range, ours file, known bool) (base, error) {
 	f, err := readFile(d.config.PartitionsFile)
 	var malformed *parseError
 	switch {
@@ -164,49 +174,53 @@ func (d *Driver) knownPorts(f file) map[protocol.GUID]bool {
 // apply puts the set in place, has OpenSM read it, and waits for the ports. It signals only when a port needs it: a repeat, or
 // a sweep of OpenSM's own meanwhile, may have done the work.
 func (d *Driver) apply(ctx context.Context, before base, desired fabric.Desired, epoch int64) (fabric.Applied, error) {
-	changed, err := d.place(before, desired, epoch)
+	changed, written, err := d.place(before, desired, epoch)
 	applied := fabric.Applied{Changed: changed}
 	if err != nil {
 		return applied, err
 	}
 	judge, watched := fabric.NewJudge(desired), changed
-	if before.damaged {
+	switch {
+	case before.damaged:
 		watched = d.allPorts() // OpenSM may have opened every one
+	case !written:
+		watched = without(changed, desired.Repair) // another signal alone has OpenSM do nothing about those
 	}
 	links, err := d.Observe(ctx, watched)
 	if err != nil {
 		return applied, err
 	}
-	if applied.Unsettled = wrong(judge, links); len(applied.Unsettled) == 0 && !before.damaged {
-		return applied, nil
+	if applied.Unsettled = wrong(judge, links); len(applied.Unsettled) > 0 || before.damaged {
+		if err := d.signal(ctx); err != nil {
+			return applied, err
+		}
+		applied.Sweeps = 1
+		if applied.Unsettled, err = fabric.Settle(ctx, d.config.Patience, judge, watched, d.watch); err != nil {
+			return applied, err
+		}
 	}
-	if err := d.signal(ctx); err != nil {
-		return applied, err
-	}
-	applied.Sweeps = 1
-	applied.Unsettled, err = fabric.Settle(ctx, d.config.Patience, judge, watched, d.watch)
-	return applied, err
+	return d.repair(ctx, applied, judge, desired)
 }
 
 // place writes the file and what the driver has to remember of it, in an order that a crash cannot spoil: what is remembered
 // counts only when the file has the same epoch.
-func (d *Driver) place(before base, desired fabric.Desired, epoch int64) ([]protocol.GUID, error) {
+func (d *Driver) place(before base, desired fabric.Desired, epoch int64) (changed []protocol.GUID, written bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	changed := d.memory.changes(before.state, desired, epoch)
+	changed = d.memory.changes(before.state, desired, epoch)
 	if before.damaged {
 		changed = members(before.state.Desired, desired)
 	}
 	next := before.with(desired, epoch)
 	text := string(next.text())
 	if !before.damaged && before.Header != nil && string(before.text()) == text && d.memory.Text == text {
-		return changed, nil
+		return changed, false, nil
 	}
 	d.memory.Epoch, d.memory.Changed, d.memory.Text = epoch, changed, text
 	if err := d.memory.save(); err != nil {
-		return changed, err
+		return changed, false, err
 	}
-	return changed, writeFile(d.config.PartitionsFile, next)
+	return changed, true, writeFile(d.config.PartitionsFile, next)
 }
 
 func (d *Driver) allPorts() []protocol.GUID {

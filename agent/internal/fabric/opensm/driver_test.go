@@ -102,6 +102,11 @@ func (g *gate) Hangup(ctx context.Context) error {
 
 func overwrite(t *testing.T, s *opensm.Simulated, port protocol.GUID, up int, keys []protocol.PKey) {
 	t.Helper()
+	overwriteBlock(t, s, port, up, 0, keys)
+}
+
+func overwriteBlock(t *testing.T, s *opensm.Simulated, port protocol.GUID, up, block int, keys []protocol.PKey) {
+	t.Helper()
 	subnet, err := s.Subnet.Client().Walk(t.Context())
 	require.NoError(t, err)
 	place := subnet.Places[port]
@@ -109,5 +114,5 @@ func overwrite(t *testing.T, s *opensm.Simulated, port protocol.GUID, up int, ke
 	if up == 1 {
 		path, number = place.Path.Parent(), place.SwitchPort
 	}
-	require.NoError(t, s.Subnet.Client().SetPKeyBlock(t.Context(), path, number, 0, keys))
+	require.NoError(t, s.Subnet.Client().SetPKeyBlock(t.Context(), path, number, block, keys))
 }

@@ -43,7 +43,6 @@ type member struct {
 
 const (
 	notice        = "# Written by leasehold-agent. OpenSM opens the whole fabric on an error in this file: do not edit it.\n"
-	headerFormat  = "# leasehold: epoch=%d managed=%v-%v\n"
 	headerPrefix  = "# leasehold:"
 	defaultName   = "Default"
 	defaultRule   = "Default=0x7fff : ALL=limited, ALL_SWITCHES=full, SELF=full;\n"
@@ -57,7 +56,11 @@ func (f file) text() []byte {
 	var out bytes.Buffer
 	out.WriteString(notice)
 	if h := f.Header; h != nil {
-		fmt.Fprintf(&out, headerFormat, h.Epoch, h.Managed.Low, h.Managed.High)
+		fmt.Fprintf(&out, "%s epoch=%d managed=%v-%v", headerPrefix, h.Epoch, h.Managed.Low, h.Managed.High)
+		for i, key := range h.Managed.Reserved {
+			fmt.Fprintf(&out, "%s%v", [...]string{" reserved=", ","}[min(i, 1)], key)
+		}
+		out.WriteByte('\n')
 	}
 	out.WriteString(defaultRule)
 	for _, p := range f.Partitions {
@@ -117,7 +120,7 @@ func (f file) state() fabric.State {
 func (f file) within(managed fabric.Range) []protocol.Partition {
 	partitions := make([]protocol.Partition, 0, len(f.Partitions))
 	for _, p := range f.Partitions {
-		if !managed.Contains(p.PKey) {
+		if !managed.Contains(p.PKey) || p.Name == probeName {
 			continue
 		}
 		members := make([]protocol.GUID, len(p.Members))
@@ -146,7 +149,7 @@ func (f file) with(desired fabric.Desired, epoch int64) file {
 func (f file) foreign(managed fabric.Range) []partition {
 	var foreign []partition
 	for _, p := range f.Partitions {
-		ours := f.Header != nil && f.Header.Managed.Contains(p.PKey)
+		ours := f.Header != nil && f.Header.Managed.Contains(p.PKey) || p.Name == probeName
 		if !ours && !managed.Contains(p.PKey) {
 			foreign = append(foreign, p)
 		}

@@ -22,6 +22,9 @@ func drawFile(t *rapid.T) file {
 			Epoch:   rapid.Int64Range(0, 1<<62).Draw(t, "epoch"),
 			Managed: fabric.Range{Low: protocol.PKey(low), High: protocol.PKey(rapid.Uint16Range(low, 0x7ffe).Draw(t, "high"))},
 		}
+		for _, key := range rapid.SliceOfNDistinct(rapid.Uint16Range(1, 0x7ffe), 0, 3, rapid.ID[uint16]).Draw(t, "reserved") {
+			f.Header.Managed.Reserved = append(f.Header.Managed.Reserved, protocol.PKey(key))
+		}
 	}
 	keys := rapid.SliceOfNDistinct(rapid.Uint16Range(1, 0x7ffe), 0, 8, rapid.ID[uint16]).Draw(t, "keys")
 	for _, key := range keys {

@@ -233,6 +233,69 @@ func TestForeignPartitionsAreKeptOnTheFabric(t *testing.T) {
 	require.Equal(t, []protocol.PKey{0x4001}, fabric.NewJudge(desired).Foreign(links))
 }
 
+func TestAReservedKeyWithinTheRangeIsSomebodyElses(t *testing.T) {
+	t.Parallel()
+	ctx, s := newSubnet(t, 4, 1)
+	theirs := "Default=0x7fff : ALL=limited, ALL_SWITCHES=full, SELF=full;\nstorage=0x0040 : " +
+		s.ports[0].String() + "=limited, " + s.ports[2].String() + "=full;\n"
+	require.NoError(t, os.WriteFile(s.partitionsFile(), []byte(theirs), 0o600))
+	driver := s.ReopenWith(ctx, t, func(c *opensm.Config) { c.StateDir = t.TempDir() })
+	desired := set(tenant(5, "lease-a", s.ports[0], s.ports[1]))
+	desired.Managed.Reserved = []protocol.PKey{0x0040}
+	for epoch := range int64(2) {
+		_, err := driver.Apply(ctx, desired, epoch)
+		require.NoError(t, err)
+	}
+	requireAll(ctx, t, driver, desired, s.ports)
+	links, err := driver.Observe(ctx, s.ports)
+	require.NoError(t, err)
+	require.Contains(t, links[0].HCA.Keys, protocol.PKey(0x0040))
+	require.Contains(t, links[2].HCA.Keys, protocol.PKey(0x8040))
+	require.Equal(t, []protocol.PKey{0x0040}, fabric.NewJudge(desired).Foreign(links))
+	state, err := driver.Current(ctx)
+	require.NoError(t, err)
+	require.Equal(t, desired.Managed, state.Desired.Managed)
+	taken := desired
+	taken.Partitions = append(taken.Partitions, tenant(0x0040, "lease-b", s.ports[3]))
+	_, err = driver.Apply(ctx, taken, 3)
+	requireCode(t, fabric.CodeInvalidPartitions, err)
+}
+
+// A controller that was away, or that reads from a backup, would put a released lease back.
+func TestAStaleControllerPassCannotReaddAReleasedPKey(t *testing.T) {
+	t.Parallel()
+	ctx, s := newSubnet(t, 4, 1)
+	stale := set(tenant(5, "lease-a", s.ports[0], s.ports[1]), tenant(6, "lease-b", s.ports[2]))
+	_, err := s.Apply(ctx, stale, 7)
+	require.NoError(t, err)
+	old, err := os.ReadFile(s.partitionsFile())
+	require.NoError(t, err)
+	released := set(tenant(6, "lease-b", s.ports[2]))
+	_, err = s.Apply(ctx, released, 8)
+	require.NoError(t, err)
+
+	_, err = s.Apply(ctx, stale, 7)
+	requireCode(t, fabric.CodeStaleEpoch, err)
+	_, err = s.Apply(ctx, repairOf(stale, s.ports...), 7)
+	requireCode(t, fabric.CodeStaleEpoch, err)
+	requireAll(ctx, t, s.Driver, released, s.ports)
+
+	require.NoError(t, os.WriteFile(s.partitionsFile(), old, 0o600)) // the file itself comes back from a backup
+	for _, driver := range []fabric.Driver{s.Driver, s.Reopen(ctx, t)} {
+		_, err = driver.Apply(ctx, stale, 7)
+		requireCode(t, fabric.CodeStaleEpoch, err)
+	}
+	require.NoError(t, s.Subnet.Hangup(ctx))
+	judge := fabric.NewJudge(released)
+	require.Eventually(t, func() bool { // OpenSM reads it
+		links, err := s.Observe(ctx, s.ports[:1])
+		return err == nil && judge.Disagreement(links[0]) != ""
+	}, 20*time.Second, 5*time.Millisecond)
+	_, err = s.Apply(ctx, repairOf(released, s.ports...), 8)
+	require.NoError(t, err)
+	requireAll(ctx, t, s.Driver, released, s.ports)
+}
+
 func TestAnHCAThatWasRecabledIsFoundAtItsNewPlace(t *testing.T) {
 	t.Parallel()
 	ctx, s := newSubnet(t, 4, 1)

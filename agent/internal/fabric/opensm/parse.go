@@ -100,12 +100,22 @@ func (p *parser) readHeader(line string) error {
 	if err := h.Managed.High.UnmarshalText([]byte(found[3])); err != nil {
 		return err
 	}
+	if found[4] != "" {
+		for word := range strings.SplitSeq(found[4], ",") {
+			var key protocol.PKey
+			if err := key.UnmarshalText([]byte(word)); err != nil {
+				return err
+			}
+			h.Managed.Reserved = append(h.Managed.Reserved, key)
+		}
+	}
 	p.file.Header = &h
 	return nil
 }
 
 func headerForm() *regexp.Regexp {
-	return regexp.MustCompile(`^# leasehold: epoch=(0|[1-9][0-9]*) managed=(0x[0-9a-f]{4})-(0x[0-9a-f]{4})$`)
+	return regexp.MustCompile(`^# leasehold: epoch=(0|[1-9][0-9]*) managed=(0x[0-9a-f]{4})-(0x[0-9a-f]{4})` +
+		`(?: reserved=(0x[0-9a-f]{4}(?:,0x[0-9a-f]{4})*))?$`)
 }
 
 // segment reads what stands on a line before a semicolon, or to its end.

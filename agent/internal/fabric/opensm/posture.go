@@ -35,9 +35,15 @@ func (d *Driver) Posture(context.Context) ([]protocol.PostureCheck, error) {
 // defaultMembership judges by the file in place: OpenSM makes everybody a full member on one that it cannot read.
 func (d *Driver) defaultMembership() protocol.PostureCheck {
 	_, err := readFile(d.config.PartitionsFile)
+	d.mu.Lock()
+	_, known := d.memory.file()
+	d.mu.Unlock()
+	var malformed *parseError
 	switch {
 	case err == nil:
 		return protocol.PostureCheck{Verdict: protocol.True}
+	case known && errors.As(err, &malformed):
+		return protocol.PostureCheck{Verdict: protocol.False, Detail: "the partition file was replaced by one that OpenSM may open the fabric on: " + err.Error()}
 	case errors.Is(err, errNoFile):
 		return protocol.PostureCheck{Verdict: protocol.False, Detail: "there is no partition file: everybody is a full member"}
 	default:

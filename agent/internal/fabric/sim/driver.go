@@ -136,6 +136,7 @@ func (d *Driver) apply(ctx context.Context, desired fabric.Desired, epoch int64)
 	if d.currentFaults().Down {
 		return applied, &operation.Refusal{Code: fabric.CodeManagerUnavailable, Detail: "the simulated manager is down", Retryable: true}
 	}
+	applied.Repaired = d.distrust(desired)
 	applied.Sweeps = d.sweep(desired)
 	if d.patience.Deadline == 0 {
 		links, err := d.Observe(ctx, applied.Changed)
@@ -164,6 +165,22 @@ func (d *Driver) place(desired fabric.Desired, epoch int64) (fabric.Applied, err
 	}
 	d.saved.State, d.saved.Changed = fabric.State{Desired: desired, Epoch: epoch}, changed
 	return fabric.Applied{Changed: changed}, d.save()
+}
+
+// distrust makes the manager forget what it wrote to those of the set's ports to repair that answer and are wrong, and returns them.
+func (d *Driver) distrust(desired fabric.Desired) []protocol.GUID {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	judge, at := fabric.NewJudge(desired), d.places()
+	var wrong []protocol.GUID
+	for _, port := range slices.Compact(slices.Sorted(slices.Values(desired.Repair))) {
+		link := d.link(port, at[port])
+		if link.HCA.Readable && link.Switch.Readable && judge.Disagreement(link) != "" {
+			delete(d.saved.Believed, port)
+			wrong = append(wrong, port)
+		}
+	}
+	return wrong
 }
 
 // sweep writes the tables that, as the manager believes, are not as they should be, as far as the faults let it, and returns
