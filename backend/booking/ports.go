@@ -85,6 +85,8 @@ type Leases interface {
 	Segments(ctx context.Context, id ids.Lease) ([]lease.Segment, error)
 	InsertSSHKeys(ctx context.Context, l lease.Lease, keys []lease.SSHKey) error
 	AppendEvent(ctx context.Context, e lease.Event) (lease.Event, error)
+	// Recorded reads the values of one field of the data of the lease's events of that type, in order.
+	Recorded(ctx context.Context, id ids.Lease, event lease.EventType, field string) ([]string, error)
 }
 
 // Allocations keeps held capacity.

@@ -739,6 +739,14 @@ type AttestationOccasion string
 // AttestationVerdict defines model for Attestation.Verdict.
 type AttestationVerdict string
 
+// AttestationRequest defines model for AttestationRequest.
+type AttestationRequest struct {
+	LeaseID string `json:"lease_id"`
+
+	// Request Number of the request within the lease, from 1
+	Request int `json:"request"`
+}
+
 // AvailabilitySearch Give `window`, or `earliest`, `latest_end` and `duration_seconds`, or `duration_seconds` alone for on-demand.
 type AvailabilitySearch struct {
 	DurationSeconds *int64     `json:"duration_seconds,omitempty"`
@@ -1902,6 +1910,12 @@ type UpdateLeaseParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// RequestAttestationParams defines parameters for RequestAttestation.
+type RequestAttestationParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // CancelLeaseParams defines parameters for CancelLease.
 type CancelLeaseParams struct {
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
@@ -2389,6 +2403,15 @@ type ClientInterface interface {
 	//
 	// Corresponds with PATCH /v1/leases/{lease_id} (the `UpdateLease` operationId).
 	UpdateLease(ctx context.Context, leaseID LeaseID, params *UpdateLeaseParams, body UpdateLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RequestAttestation Have a running lease's isolation proved now
+	//
+	// Both witnesses read their tables again and the platform signs what comes of it, whatever the verdict. The lease's log answers with an event
+	// `isolation.attested` that has the request's number; the attestation is then in the lease's isolation. While one request is open, asking again is
+	// the same request.
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/attestations (the `RequestAttestation` operationId).
+	RequestAttestation(ctx context.Context, leaseID LeaseID, params *RequestAttestationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CancelLease Cancel before the start, or terminate early
 	//
@@ -3251,6 +3274,25 @@ func (c *Client) UpdateLeaseWithBody(ctx context.Context, leaseID LeaseID, param
 // Corresponds with PATCH /v1/leases/{lease_id} (the `UpdateLease` operationId).
 func (c *Client) UpdateLease(ctx context.Context, leaseID LeaseID, params *UpdateLeaseParams, body UpdateLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewUpdateLeaseRequest(c.Server, leaseID, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RequestAttestation Have a running lease's isolation proved now
+//
+// Both witnesses read their tables again and the platform signs what comes of it, whatever the verdict. The lease's log answers with an event
+// `isolation.attested` that has the request's number; the attestation is then in the lease's isolation. While one request is open, asking again is
+// the same request.
+//
+// Corresponds with POST /v1/leases/{lease_id}/attestations (the `RequestAttestation` operationId).
+func (c *Client) RequestAttestation(ctx context.Context, leaseID LeaseID, params *RequestAttestationParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRequestAttestationRequest(c.Server, leaseID, params)
 	if err != nil {
 		return nil, err
 	}
@@ -5490,6 +5532,53 @@ func NewUpdateLeaseRequestWithBody(server string, leaseID LeaseID, params *Updat
 	return req, nil
 }
 
+// NewRequestAttestationRequest constructs an http.Request for the RequestAttestation method
+func NewRequestAttestationRequest(server string, leaseID LeaseID, params *RequestAttestationParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "lease_id", leaseID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/leases/%s/attestations", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
 // NewCancelLeaseRequest constructs an http.Request for the CancelLease method
 func NewCancelLeaseRequest(server string, leaseID LeaseID, params *CancelLeaseParams) (*http.Request, error) {
 	var err error
@@ -7065,6 +7154,17 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /v1/leases/{lease_id} (the `UpdateLease` operationId).
 	UpdateLeaseWithResponse(ctx context.Context, leaseID LeaseID, params *UpdateLeaseParams, body UpdateLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLeaseResponse, error)
+
+	// RequestAttestationWithResponse Have a running lease's isolation proved now
+	//
+	// Both witnesses read their tables again and the platform signs what comes of it, whatever the verdict. The lease's log answers with an event
+	// `isolation.attested` that has the request's number; the attestation is then in the lease's isolation. While one request is open, asking again is
+	// the same request.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/attestations (the `RequestAttestation` operationId).
+	RequestAttestationWithResponse(ctx context.Context, leaseID LeaseID, params *RequestAttestationParams, reqEditors ...RequestEditorFn) (*RequestAttestationResponse, error)
 
 	// CancelLeaseWithResponse Cancel before the start, or terminate early
 	//
@@ -8976,6 +9076,54 @@ func (r UpdateLeaseResponse) ContentType() string {
 	return ""
 }
 
+type RequestAttestationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *AttestationRequest
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RequestAttestationResponse) GetJSON202() *AttestationRequest {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RequestAttestationResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RequestAttestationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RequestAttestationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RequestAttestationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RequestAttestationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // CancelLeaseResponse202Headers the declared response headers of an HTTP 202 response for CancelLease
 type CancelLeaseResponse202Headers struct {
 	ETag string
@@ -10685,6 +10833,23 @@ func (c *ClientWithResponses) UpdateLeaseWithResponse(ctx context.Context, lease
 	return ParseUpdateLeaseResponse(rsp)
 }
 
+// RequestAttestationWithResponse Have a running lease's isolation proved now
+//
+// Both witnesses read their tables again and the platform signs what comes of it, whatever the verdict. The lease's log answers with an event
+// `isolation.attested` that has the request's number; the attestation is then in the lease's isolation. While one request is open, asking again is
+// the same request.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/leases/{lease_id}/attestations (the `RequestAttestation` operationId).
+func (c *ClientWithResponses) RequestAttestationWithResponse(ctx context.Context, leaseID LeaseID, params *RequestAttestationParams, reqEditors ...RequestEditorFn) (*RequestAttestationResponse, error) {
+	rsp, err := c.RequestAttestation(ctx, leaseID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRequestAttestationResponse(rsp)
+}
+
 // CancelLeaseWithResponse Cancel before the start, or terminate early
 //
 // With `dry_run=true` only what would be given back and what it costs.
@@ -12355,6 +12520,39 @@ func ParseUpdateLeaseResponse(rsp *http.Response) (*UpdateLeaseResponse, error) 
 			headers.ETag = value
 		}
 		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRequestAttestationResponse parses an HTTP response from a RequestAttestationWithResponse call
+func ParseRequestAttestationResponse(rsp *http.Response) (*RequestAttestationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RequestAttestationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest AttestationRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
 	}
 
 	return response, nil

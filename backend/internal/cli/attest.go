@@ -17,7 +17,7 @@ import (
 
 func attestCommand(o *options) *cobra.Command {
 	command := &cobra.Command{Use: "attest", Short: "Get and verify isolation attestations"}
-	command.AddCommand(attestGetCommand(o), attestVerifyCommand(o))
+	command.AddCommand(attestGetCommand(o), attestNowCommand(o), attestVerifyCommand(o))
 	return command
 }
 
@@ -51,6 +51,95 @@ func attestGetCommand(o *options) *cobra.Command {
 	return command
 }
 
+func attestNowCommand(o *options) *cobra.Command {
+	var file string
+	command := &cobra.Command{
+		Use:   "now LEASE",
+		Short: "Have a running lease's isolation proved now, and wait for the verdict; status 8 unless it is isolated",
+		Args:  cobra.ExactArgs(1),
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, args []string) error {
+			answer, err := c.RequestAttestationWithResponse(ctx, args[0], &client.RequestAttestationParams{IdempotencyKey: fresh()})
+			if err != nil {
+				return unreachable(c.server, err)
+			}
+			asked, err := take(answer.JSON202, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+			if err != nil {
+				return err
+			}
+			made, err := awaitAttestation(ctx, c, asked)
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				if err := saveEnvelope(file, made.Envelope); err != nil {
+					return err
+				}
+			}
+			if err := p.show(made, func(w io.Writer) { describeAttestation(w, *made) }); err != nil {
+				return err
+			}
+			if made.Verdict != client.AttestationVerdictIsolated {
+				return &Unhealthy{Detail: "the verdict is " + string(made.Verdict)}
+			}
+			return nil
+		}),
+	}
+	command.Flags().StringVar(&file, "file", "", "where to save the envelope (DSSE, JSON)")
+	return command
+}
+
+// awaitAttestation follows the lease until its log answers the request, and returns the attestation that it names.
+func awaitAttestation(ctx context.Context, c *connection, asked *client.AttestationRequest) (*client.Attestation, error) {
+	wait, after, limit := "30s", int64(0), 200
+	for {
+		events, err := c.ListLeaseEventsWithResponse(ctx, asked.LeaseID, &client.ListLeaseEventsParams{After: &after, Limit: &limit})
+		if err != nil {
+			return nil, unreachable(c.server, err)
+		}
+		log, err := take(events.JSON200, events.ApplicationProblemJSONDefault, events.HTTPResponse)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range log.Items {
+			after = e.Seq
+			if e.Type == "isolation.attested" && e.Data["request"] == itoa(asked.Request) {
+				id, _ := e.Data["attestation"].(string)
+				return attestationOf(ctx, c, asked.LeaseID, id)
+			}
+			if e.Type == "lease.releasing" {
+				return nil, fmt.Errorf("the lease ended before its isolation was proved")
+			}
+		}
+		if len(log.Items) == limit {
+			continue
+		}
+		if _, _, err := getLease(ctx, c, asked.LeaseID, &client.GetLeaseParams{Wait: &wait, AfterEvent: &after}); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func attestationOf(ctx context.Context, c *connection, lease, id string) (*client.Attestation, error) {
+	answer, err := c.GetLeaseIsolationWithResponse(ctx, lease)
+	if err != nil {
+		return nil, unreachable(c.server, err)
+	}
+	isolation, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range isolation.Attestations {
+		if a.ID == id {
+			return &a, nil
+		}
+	}
+	return nil, fmt.Errorf("lease %s has no attestation %s", lease, id)
+}
+
+func describeAttestation(w io.Writer, a client.Attestation) {
+	row(w, "Attestation", a.ID+" "+string(a.Occasion)+": "+string(a.Verdict)+" at "+instant(a.CreatedAt))
+}
+
 func saveEnvelope(file string, envelope client.Envelope) error {
 	raw, err := json.MarshalIndent(envelope, "", "  ")
 	if err != nil {
@@ -70,7 +159,7 @@ func describeIsolation(w io.Writer, isolation *client.LeaseIsolation) {
 	row(w, "Partition", or(isolation.Pkey, "–")+" "+or(isolation.State, ""))
 	row(w, "Ports", itoa(len(isolation.Ports)))
 	for _, a := range isolation.Attestations {
-		row(w, "Attestation", a.ID+" "+string(a.Occasion)+": "+string(a.Verdict)+" at "+instant(a.CreatedAt))
+		describeAttestation(w, a)
 	}
 }
 

@@ -93,6 +93,19 @@ func (a Leases) CancelLease(ctx context.Context, r api.CancelLeaseRequestObject)
 	}, nil
 }
 
+// RequestAttestation asks for a proof of isolation while the lease runs.
+func (a Leases) RequestAttestation(ctx context.Context, r api.RequestAttestationRequestObject) (api.RequestAttestationResponseObject, error) {
+	id, err := idFromPath[ids.Lease](r.LeaseID)
+	if err != nil {
+		return nil, err
+	}
+	number, err := a.Sales.AskProof(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return api.RequestAttestation202JSONResponse{LeaseID: id.String(), Request: number}, nil
+}
+
 func leaseAndVersion(path string, match *string) (ids.Lease, int64, error) {
 	id, err := idFromPath[ids.Lease](path)
 	if err != nil {

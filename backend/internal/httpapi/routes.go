@@ -70,6 +70,7 @@ func permissions() map[string]permission {
 		"getLeaseMetrics":      can(tenant.LeasesRead),
 		"getLeaseUsage":        can(tenant.LeasesRead),
 		"getLeaseIsolation":    can(tenant.LeasesRead),
+		"requestAttestation":   can(tenant.LeasesWrite),
 		"listWipeCertificates": can(tenant.LeasesRead),
 
 		"getBalance":   all(tenant.BillingRead),

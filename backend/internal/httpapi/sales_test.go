@@ -68,6 +68,17 @@ func (m *matrix) booked(ahead int, key string) string {
 	return got.member("id")
 }
 
+// running is a lease that is active, by its row.
+func (m *matrix) running(ahead int, key string) string {
+	m.t.Helper()
+	id := m.booked(ahead, key)
+	parsed, err := ids.Parse[ids.LeaseKind](id)
+	require.NoError(m.t, err)
+	_, err = m.database.Pool(m.t).Exec(m.t.Context(), "UPDATE lease SET state = 'active', active_at = now() WHERE id = $1", parsed)
+	require.NoError(m.t, err)
+	return id
+}
+
 // sales are good requests for what sells.
 func (m *matrix) sales() map[string]write {
 	m.stocked(4)
@@ -90,7 +101,8 @@ func (m *matrix) sales() map[string]write {
 			who: m.ada, path: "/v1/leases/" + m.booked(2, key) + "/extensions", ifMatch: `"1"`, body: map[string]any{"end": end.Format(time.RFC3339)},
 			other: map[string]any{"end": end.Add(time.Hour).Format(time.RFC3339)},
 		},
-		"cancelLease": {who: m.ada, path: "/v1/leases/" + m.booked(30, key) + "/cancellation", ifMatch: `"1"`},
+		"cancelLease":        {who: m.ada, path: "/v1/leases/" + m.booked(30, key) + "/cancellation", ifMatch: `"1"`},
+		"requestAttestation": {who: m.ada, path: "/v1/leases/" + m.running(40, key) + "/attestations"},
 	}
 }
 

@@ -167,3 +167,14 @@ func (s *Leases) Events(ctx context.Context, id ids.Lease, after int64, limit in
 	}
 	return each(rows, toLeaseEvent), nil
 }
+
+// Recorded reads the values of one field of the data of the lease's events of that type, in order.
+func (s *Leases) Recorded(ctx context.Context, id ids.Lease, event lease.EventType, field string) ([]string, error) {
+	var values []string
+	err := conn(ctx).Raw("SELECT data->>? FROM lease_event WHERE lease_id = ? AND type = ? AND data->>? IS NOT NULL ORDER BY seq",
+		field, id, string(event), field).Scan(&values).Error
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	return values, nil
+}

@@ -145,13 +145,7 @@ func (w *LeaseWork) Operations(ctx context.Context, id ids.Lease, step string) (
 
 // Recorded reads the values of one field of the data of the lease's events of that type, in order.
 func (w *LeaseWork) Recorded(ctx context.Context, id ids.Lease, event lease.EventType, field string) ([]string, error) {
-	var values []string
-	err := conn(ctx).Raw("SELECT data->>? FROM lease_event WHERE lease_id = ? AND type = ? AND data->>? IS NOT NULL ORDER BY seq",
-		field, id, string(event), field).Scan(&values).Error
-	if err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
-	}
-	return values, nil
+	return NewLeases(w.db).Recorded(ctx, id, event, field)
 }
 
 type certificateRow struct {

@@ -469,6 +469,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/leases/{lease_id}/attestations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Have a running lease's isolation proved now
+         * @description Both witnesses read their tables again and the platform signs what comes of it, whatever the verdict. The lease's log answers with an event
+         *     `isolation.attested` that has the request's number; the attestation is then in the lease's isolation. While one request is open, asking again is
+         *     the same request.
+         */
+        post: operations["requestAttestation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/leases/{lease_id}/wipe-certificates": {
         parameters: {
             query?: never;
@@ -1395,6 +1417,11 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             envelope: components["schemas"]["Envelope"];
+        };
+        AttestationRequest: {
+            lease_id: string;
+            /** @description Number of the request within the lease, from 1 */
+            request: number;
         };
         LeaseIsolation: {
             /** @description False: the instance type comes without InfiniBand */
@@ -2588,6 +2615,32 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LeaseIsolation"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    requestAttestation: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                lease_id: components["parameters"]["LeaseID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Asked */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttestationRequest"];
                 };
             };
             default: components["responses"]["Problem"];

@@ -739,6 +739,14 @@ type AttestationOccasion string
 // AttestationVerdict defines model for Attestation.Verdict.
 type AttestationVerdict string
 
+// AttestationRequest defines model for AttestationRequest.
+type AttestationRequest struct {
+	LeaseID string `json:"lease_id"`
+
+	// Request Number of the request within the lease, from 1
+	Request int `json:"request"`
+}
+
 // AvailabilitySearch Give `window`, or `earliest`, `latest_end` and `duration_seconds`, or `duration_seconds` alone for on-demand.
 type AvailabilitySearch struct {
 	DurationSeconds *int64     `json:"duration_seconds,omitempty"`
@@ -1902,6 +1910,12 @@ type UpdateLeaseParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// RequestAttestationParams defines parameters for RequestAttestation.
+type RequestAttestationParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // CancelLeaseParams defines parameters for CancelLease.
 type CancelLeaseParams struct {
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
@@ -2150,6 +2164,9 @@ type ServerInterface interface {
 	// UpdateLease Rename or tag
 	// (PATCH /v1/leases/{lease_id})
 	UpdateLease(c *gin.Context, leaseID LeaseID, params UpdateLeaseParams)
+	// RequestAttestation Have a running lease's isolation proved now
+	// (POST /v1/leases/{lease_id}/attestations)
+	RequestAttestation(c *gin.Context, leaseID LeaseID, params RequestAttestationParams)
 	// CancelLease Cancel before the start, or terminate early
 	// (POST /v1/leases/{lease_id}/cancellation)
 	CancelLease(c *gin.Context, leaseID LeaseID, params CancelLeaseParams)
@@ -3347,6 +3364,58 @@ func (siw *ServerInterfaceWrapper) UpdateLease(c *gin.Context) {
 	siw.Handler.UpdateLease(c, leaseID, params)
 }
 
+// RequestAttestation operation middleware
+func (siw *ServerInterfaceWrapper) RequestAttestation(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "lease_id" -------------
+	var leaseID LeaseID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "lease_id", c.Param("lease_id"), &leaseID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter lease_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RequestAttestationParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.RequestAttestation(c, leaseID, params)
+}
+
 // CancelLease operation middleware
 func (siw *ServerInterfaceWrapper) CancelLease(c *gin.Context) {
 
@@ -4277,6 +4346,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/metrics", wrapper.GetLeaseMetrics)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/usage", wrapper.GetLeaseUsage)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/isolation", wrapper.GetLeaseIsolation)
+	router.POST(options.BaseURL+"/v1/leases/:lease_id/attestations", wrapper.RequestAttestation)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/wipe-certificates", wrapper.ListWipeCertificates)
 	router.GET(options.BaseURL+"/v1/billing/balance", wrapper.GetBalance)
 	router.GET(options.BaseURL+"/v1/billing/ledger", wrapper.ListLedger)
@@ -5732,6 +5802,46 @@ func (response UpdateLeasedefaultApplicationProblemPlusJSONResponse) VisitUpdate
 	return err
 }
 
+type RequestAttestationRequestObject struct {
+	LeaseID LeaseID `json:"lease_id"`
+	Params  RequestAttestationParams
+}
+
+type RequestAttestationResponseObject interface {
+	VisitRequestAttestationResponse(w http.ResponseWriter) error
+}
+
+type RequestAttestation202JSONResponse AttestationRequest
+
+func (response RequestAttestation202JSONResponse) VisitRequestAttestationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RequestAttestationdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RequestAttestationdefaultApplicationProblemPlusJSONResponse) VisitRequestAttestationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type CancelLeaseRequestObject struct {
 	LeaseID LeaseID `json:"lease_id"`
 	Params  CancelLeaseParams
@@ -6841,6 +6951,9 @@ type StrictServerInterface interface {
 	// UpdateLease Rename or tag
 	// (PATCH /v1/leases/{lease_id})
 	UpdateLease(ctx context.Context, request UpdateLeaseRequestObject) (UpdateLeaseResponseObject, error)
+	// RequestAttestation Have a running lease's isolation proved now
+	// (POST /v1/leases/{lease_id}/attestations)
+	RequestAttestation(ctx context.Context, request RequestAttestationRequestObject) (RequestAttestationResponseObject, error)
 	// CancelLease Cancel before the start, or terminate early
 	// (POST /v1/leases/{lease_id}/cancellation)
 	CancelLease(ctx context.Context, request CancelLeaseRequestObject) (CancelLeaseResponseObject, error)
@@ -7946,6 +8059,33 @@ func (sh *strictHandler) UpdateLease(ctx *gin.Context, leaseID LeaseID, params U
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(UpdateLeaseResponseObject); ok {
 		if err := validResponse.VisitUpdateLeaseResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RequestAttestation operation middleware
+func (sh *strictHandler) RequestAttestation(ctx *gin.Context, leaseID LeaseID, params RequestAttestationParams) {
+	var request RequestAttestationRequestObject
+
+	request.LeaseID = leaseID
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RequestAttestation(ctx, request.(RequestAttestationRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RequestAttestation")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(RequestAttestationResponseObject); ok {
+		if err := validResponse.VisitRequestAttestationResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
