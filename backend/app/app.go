@@ -285,7 +285,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 			Organization: limit("organization", cmp.Or(a.config.OrganizationRequests, defaultOrganizationRequests)),
 			Address:      limit("address", 60),
 		},
-		Clock:  a.clock, Log: a.log, Metrics: a.metrics, Portal: a.config.Portal, Pages: pages, TrustedProxies: a.config.TrustedProxies,
+		Clock: a.clock, Log: a.log, Metrics: a.metrics, Portal: a.config.Portal, Pages: pages, TrustedProxies: a.config.TrustedProxies,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("build API: %w", err)

@@ -1,6 +1,6 @@
 // Command bench measures what docs/benchmarks.md reports: each figure is a ratio from one run on one machine, never a bare time.
 //
-//	go run ./backend/internal/bench
+//	go run ./backend/internal/bench [booking] [search]
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,30 +21,47 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
+// run measures what is named; everything when nothing is.
+func run(ctx context.Context, names []string) error {
+	all := []struct {
+		name  string
+		bench func(ctx context.Context, server *postgres.Server) error
+	}{{"booking", benchBooking}, {"search", benchSearch}}
+	for _, name := range names {
+		if name != "booking" && name != "search" {
+			return fmt.Errorf("there is no benchmark %q: booking and search are", name)
+		}
+	}
 	dir, err := os.MkdirTemp("", "leasehold-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // temporary
 	// Durable, as in production: a booking's commit waits for the disk.
-	server, err := postgres.Start(ctx, postgres.Options{DataDir: dir + "/postgres", Progress: func(s string) { fmt.Fprintln(os.Stderr, s) }})
+	server, err := postgres.Start(ctx, postgres.Options{DataDir: dir + "/postgres", Progress: say})
 	if err != nil {
 		return err
 	}
 	defer server.Stop(context.WithoutCancel(ctx)) //nolint:errcheck // the process ends
 	fmt.Printf("%s, %d cores, %s/%s, PostgreSQL on the same machine with fsync\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
-	if err := benchSearch(ctx, server); err != nil {
-		return fmt.Errorf("search: %w", err)
+	for _, one := range all {
+		if len(names) > 0 && !slices.Contains(names, one.name) {
+			continue
+		}
+		if err := one.bench(ctx, server); err != nil {
+			return fmt.Errorf("%s: %w", one.name, err)
+		}
 	}
 	return nil
 }
+
+func say(progress string) { fmt.Fprintln(os.Stderr, progress) }
 
 // database makes a migrated database of that name.
 func database(ctx context.Context, server *postgres.Server, name string) (string, *pgxpool.Pool, error) {

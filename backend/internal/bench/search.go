@@ -10,7 +10,6 @@ import (
 
 	"github.com/leasehold/leasehold/backend/booking"
 	"github.com/leasehold/leasehold/backend/clock"
-	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/internal/local/postgres"
 	store "github.com/leasehold/leasehold/backend/internal/postgres"
 	"github.com/leasehold/leasehold/backend/lease"
@@ -64,7 +63,7 @@ func search(ctx context.Context, url string, actor tenant.Actor) ([]time.Duratio
 		start := time.Now().UTC().Truncate(time.Minute).Add(time.Duration(24+13*i) * time.Hour)
 		began := time.Now()
 		options, err := sales.Search(ctx, booking.Wish{
-			InstanceType: "bench", Instances: 16, Topology: booking.Anywhere, Window: lease.Window{Start: start, End: start.Add(8 * time.Hour)},
+			InstanceType: typeName(0), Instances: 16, Topology: booking.Anywhere, Window: lease.Window{Start: start, End: start.Add(8 * time.Hour)},
 		})
 		took[i] = time.Since(began)
 		if err != nil {
@@ -95,7 +94,7 @@ func scanned(ctx context.Context, pool *pgxpool.Pool) (time.Duration, error) {
 
 // seedSearch fills the market: allocations follow each other on every node, with gaps, over 90 days.
 func seedSearch(ctx context.Context, pool *pgxpool.Pool, nodes, allocations int) (tenant.Actor, error) {
-	actor, err := seedMarket(ctx, pool, nodes, 1)
+	actor, err := seedMarket(ctx, pool, nodes)
 	if err != nil {
 		return actor, err
 	}
@@ -111,36 +110,4 @@ func seedSearch(ctx context.Context, pool *pgxpool.Pool, nodes, allocations int)
 	}
 	_, err = pool.Exec(ctx, "ANALYZE")
 	return actor, err
-}
-
-// seedMarket makes a customer with a project, a site with so many nodes of eight GPUs behind leaves of 32, in so many kinds of hardware,
-// each sold as a type: bench, bench-1 and so on.
-func seedMarket(ctx context.Context, pool *pgxpool.Pool, nodes, kinds int) (tenant.Actor, error) {
-	org, site, fabric := ids.Make[ids.Org](), ids.Make[ids.Site](), ids.Make[ids.Fabric]()
-	for _, s := range []struct {
-		sql  string
-		args []any
-	}{
-		{`INSERT INTO organization (id, name, kind, created_at) VALUES ($1, 'bench', 'customer', now())`, []any{org}},
-		{`INSERT INTO project (id, org_id, name, created_at) VALUES (gen_random_uuid(), $1, 'default', now())`, []any{org}},
-		{`INSERT INTO site (id, provider_org_id, name, region, country, created_at) VALUES ($1, $2, 'bench', 'x', 'DE', now())`, []any{site, org}},
-		{`INSERT INTO fabric (id, site_id, name, created_at) VALUES ($1, $2, 'ib0', now())`, []any{fabric, site}},
-		{`INSERT INTO switch (id, fabric_id, guid, name, level, ports) SELECT gen_random_uuid(), $1, '0x' || lpad(to_hex(i), 16, '0'), 'leaf-' || i, 1, 64
-			FROM generate_series(1, $2::int / 32 + 1) i`, []any{fabric, nodes}},
-		{`INSERT INTO node (id, site_id, fabric_id, name, hardware, mode, state, slots, pod, leaf_id, created_at)
-			SELECT gen_random_uuid(), $1, $2, 'n-' || i, 'hw-' || (i % $4::int), 'bare_metal', 'available', 64, 'pod-' || (i / 256),
-				(SELECT id FROM switch WHERE name = 'leaf-' || (i / 32 + 1)), now() FROM generate_series(0, $3::int - 1) i`, []any{site, fabric, nodes, kinds}},
-		{`INSERT INTO instance_type (id, name, title, hardware, mode, slot_width, slot_stride, gpu_count, with_hca, gpu_model, gpu_memory_bytes, rated_per,
-				lead_seconds, turnaround_seconds, created_at)
-			SELECT gen_random_uuid(), CASE i WHEN 0 THEN 'bench' ELSE 'bench-' || i END, 'x', 'hw-' || i, 'bare_metal', 64, 64, 8, true, 'X', 1, 'gpu', 600, 900, now()
-			FROM generate_series(0, $1::int - 1) i`, []any{kinds}},
-		{`INSERT INTO price_version (id, instance_type_id, site_id, currency, rate_micros, valid, min_duration_seconds, max_duration_seconds, created_at)
-			SELECT gen_random_uuid(), id, $1, 'USD', 1000, '[2020-01-01,)', 60, 31536000, now() FROM instance_type`, []any{site}},
-		{"ANALYZE", nil},
-	} {
-		if _, err := pool.Exec(ctx, s.sql, s.args...); err != nil {
-			return tenant.Actor{}, fmt.Errorf("%.40s: %w", s.sql, err)
-		}
-	}
-	return tenant.Actor{Org: org, OrgKind: tenant.Customer, Role: tenant.Owner}, nil
 }
