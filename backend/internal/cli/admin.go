@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +12,7 @@ import (
 )
 
 func adminCommand(o *options) *cobra.Command {
-	command := &cobra.Command{Use: "admin", Short: "Operate the platform"}
+	command := &cobra.Command{Use: "admin", Short: "Operate the platform, or your own sites as their provider"}
 	command.AddCommand(adminNodesCommand(o), adminDoctorCommand(o))
 	return command
 }
@@ -34,13 +35,27 @@ func adminNodesCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.show(all, func(w io.Writer) {
-				row(w, "NODE", "SITE", "HARDWARE", "MODE", "STATE", "LEASED SLOTS", "CONDITIONS")
-				for _, n := range all.Items {
-					row(w, n.Name, n.Site, n.Hardware, n.Mode, string(n.State)+" "+n.StateReason, fmt.Sprintf("%d/%d", n.LeasedSlots, n.TotalSlots), len(n.Conditions))
-				}
-			})
+			return p.list(all, func(w io.Writer) { describeNodes(w, all.Items) })
 		}),
+	}
+}
+
+// describeNodes ends every line with what is the matter, which may be long.
+func describeNodes(w io.Writer, nodes []client.Node) {
+	if len(nodes) == 0 {
+		row(w, "No nodes yet: they appear when their agents enrol.")
+		return
+	}
+	row(w, "NODE", "SITE", "HARDWARE", "MODE", "STATE", "LEASED", "WHY")
+	for _, n := range nodes {
+		why := []string{}
+		if n.StateReason != "" {
+			why = append(why, n.StateReason)
+		}
+		for _, c := range n.Conditions {
+			why = append(why, strings.TrimSpace(c.Name+" "+c.Device))
+		}
+		row(w, n.Name, n.Site, n.Hardware, n.Mode, n.State, fmt.Sprintf("%d/%d", n.LeasedSlots, n.TotalSlots), strings.Join(why, "; "))
 	}
 }
 
@@ -64,6 +79,11 @@ func adminDoctorCommand(o *options) *cobra.Command {
 					for _, finding := range check.Findings {
 						row(w, "", "", finding)
 					}
+				}
+				if report.Healthy {
+					row(w, "Every invariant holds.")
+				} else {
+					row(w, "At least one invariant is broken.")
 				}
 			})
 			if err == nil && !report.Healthy {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -38,11 +39,12 @@ func attestGetCommand(o *options) *cobra.Command {
 			}
 			if file != "" {
 				if len(isolation.Attestations) == 0 {
-					return fmt.Errorf("lease %s has no attestation", args[0])
+					return &Problem{Status: http.StatusNotFound, Title: "lease " + args[0] + " has no attestation yet"}
 				}
 				if err := saveEnvelope(file, isolation.Attestations[len(isolation.Attestations)-1].Envelope); err != nil {
 					return err
 				}
+				p.note("Saved to " + file + ". Check it with: leasehold attest verify " + file)
 			}
 			return p.show(isolation, func(w io.Writer) { describeIsolation(w, isolation) })
 		}),
@@ -174,8 +176,8 @@ func attestVerifyCommand(o *options) *cobra.Command {
 				return fmt.Errorf("read envelope: %w", err)
 			}
 			var envelope protocol.Envelope
-			if err := json.Unmarshal(raw, &envelope); err != nil {
-				return fmt.Errorf("read envelope: %w", err)
+			if err := json.Unmarshal(raw, &envelope); err != nil || envelope.PayloadType == "" || len(envelope.Signatures) == 0 {
+				return &Unhealthy{Detail: "NOT VERIFIED: " + args[0] + " is no signed envelope (DSSE)"}
 			}
 			saved, err := loadCredentials()
 			if err != nil {

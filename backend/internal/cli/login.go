@@ -79,7 +79,10 @@ func logoutCommand(o *options) *cobra.Command {
 		Use:   "logout",
 		Short: "End the session",
 		Args:  cobra.NoArgs,
-		RunE: o.connected(func(ctx context.Context, c *connection, _ printer, _ []string) error {
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, _ []string) error {
+			if os.Getenv(envAPIKey) != "" {
+				return fmt.Errorf("$%s is set: an API key has no session to end; revoke it with: leasehold keys remove KEY", envAPIKey)
+			}
 			answer, err := c.DeleteSessionWithResponse(ctx, &client.DeleteSessionParams{IdempotencyKey: fresh()})
 			if err != nil {
 				return unreachable(c.server, err)
@@ -87,7 +90,10 @@ func logoutCommand(o *options) *cobra.Command {
 			if err := done(http.StatusNoContent, answer.ApplicationProblemJSONDefault, answer.HTTPResponse); err != nil {
 				return err
 			}
-			return credentials{Server: c.server}.save()
+			if err := (credentials{Server: c.server}).save(); err != nil {
+				return err
+			}
+			return p.done("logged_out", c.server, "Logged out of "+c.server)
 		}),
 	}
 }
@@ -114,6 +120,8 @@ func whoamiCommand(o *options) *cobra.Command {
 func describeMe(w io.Writer, me *client.Me) {
 	if me.User != nil {
 		row(w, "User", me.User.Email)
+	} else {
+		row(w, "API key", me.Actor)
 	}
 	row(w, "Organization", me.Organization.Name+" ("+string(me.Organization.Kind)+")")
 	row(w, "Role", me.Role)

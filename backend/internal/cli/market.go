@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -47,7 +48,7 @@ func freeOf(offer client.Offer) string {
 type wish struct {
 	instanceType, site, topology, start, end string
 	instances                                int
-	duration                                 time.Duration
+	duration                                 span
 }
 
 func (f *wish) bind(command *cobra.Command) {
@@ -58,12 +59,17 @@ func (f *wish) bind(command *cobra.Command) {
 	flags.StringVar(&f.topology, "topology", "any", "any, same_leaf or same_pod")
 	flags.StringVar(&f.start, "start", "", "start, RFC 3339 (default: as soon as possible)")
 	flags.StringVar(&f.end, "end", "", "end, RFC 3339; or give --duration")
-	flags.DurationVar(&f.duration, "duration", 0, "how long, e.g. 48h")
+	flags.Var(&f.duration, "duration", "how long, e.g. 90m, 48h or 30d")
 	_ = command.MarkFlagRequired("type")
+	command.MarkFlagsOneRequired("duration", "end")
+	command.MarkFlagsMutuallyExclusive("duration", "end")
 }
 
 // window returns the window, or nil for on-demand.
 func (f *wish) window() (*client.Window, error) {
+	if f.start == "" && f.end != "" {
+		return nil, usagef("--end needs --start; to begin at once, say how long with --duration")
+	}
 	if f.start == "" {
 		return nil, nil //nolint:nilnil // no window is what on-demand means
 	}
@@ -72,11 +78,14 @@ func (f *wish) window() (*client.Window, error) {
 		return nil, err
 	}
 	if f.end == "" {
-		return &client.Window{Start: start, End: start.Add(f.duration)}, nil
+		return &client.Window{Start: start, End: start.Add(time.Duration(f.duration))}, nil
 	}
 	end, err := parseInstant("end", f.end)
 	if err != nil {
 		return nil, err
+	}
+	if !end.After(start) {
+		return nil, usagef("--end must be later than --start")
 	}
 	return &client.Window{Start: start, End: end}, nil
 }
@@ -85,7 +94,7 @@ func (f *wish) seconds() *int64 {
 	if f.duration == 0 || f.start != "" {
 		return nil
 	}
-	s := int64(f.duration / time.Second)
+	s := int64(time.Duration(f.duration) / time.Second)
 	return &s
 }
 
@@ -111,16 +120,50 @@ func searchCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.show(options, func(w io.Writer) { describeOptions(w, options) })
+			why := ""
+			if len(options.Items) == 0 && !p.json {
+				if why, err = f.shortage(ctx, c); err != nil {
+					return err
+				}
+			}
+			return p.show(options, func(w io.Writer) { describeOptions(w, options, why) })
 		}),
 	}
 	f.bind(command)
 	return command
 }
 
-func describeOptions(w io.Writer, options *client.OptionList) {
+// shortage says why a search found nothing, as far as the market's list tells.
+func (f *wish) shortage(ctx context.Context, c *connection) (string, error) {
+	answer, err := c.ListInstanceTypesWithResponse(ctx)
+	if err != nil {
+		return "", unreachable(c.server, err)
+	}
+	types, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+	if err != nil {
+		return "", err
+	}
+	most := 0
+	for _, t := range types.Items {
+		for _, offer := range t.Offers {
+			if t.Name == f.instanceType && (f.site == "" || f.site == offer.Site) {
+				most = max(most, offer.TotalInstances)
+			}
+		}
+	}
+	switch {
+	case most == 0:
+		return "No machine is set up for " + f.instanceType + " at the moment, so that there is none at any time. See: leasehold market list", nil
+	case f.instances > most:
+		return fmt.Sprintf("There are only %d × %s in all. Ask for fewer.", most, f.instanceType), nil
+	default:
+		return "Nothing that fits is free in that window. Try another time, a smaller number, or --topology any.", nil
+	}
+}
+
+func describeOptions(w io.Writer, options *client.OptionList, why string) {
 	if len(options.Items) == 0 {
-		row(w, "Nothing is free in that window. Try another time, a smaller number, or topology any.")
+		row(w, why)
 		return
 	}
 	row(w, "SITE", "WINDOW", "NODES", "LEAVES", "PRICE", "TOTAL (WORST CASE)")
@@ -174,10 +217,17 @@ func describeQuote(w io.Writer, q *client.Quote) {
 	row(w, "Tax", amount(q.Tax))
 	row(w, "Total", amount(q.Total)+" at worst; this is held at booking")
 	for _, step := range q.RefundSchedule {
-		row(w, "Refund", percent(step.RefundBps)+" when cancelled "+(time.Duration(step.NoticeSeconds)*time.Second).String()+" before the start")
+		row(w, "Refund", percent(step.RefundBps)+" when cancelled "+noticeOf(step.NoticeSeconds))
 	}
 	row(w, "", percent(q.EarlyRefundBps)+" of the unused time when ended early")
 	row(w, "Failure", q.FailurePolicy)
 	row(w, "Expires", instant(q.ExpiresAt))
-	row(w, "Book it", "leasehold lease create "+q.ID+" --ssh-key KEY")
+	row(w, "Book it", "leasehold lease create "+q.ID)
+}
+
+func noticeOf(seconds int64) string {
+	if seconds == 0 {
+		return "before the start"
+	}
+	return short(time.Duration(seconds)*time.Second) + " or more before the start"
 }

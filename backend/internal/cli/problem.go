@@ -36,8 +36,7 @@ func ExitStatus(err error) int {
 		return ExitUnhealthy
 	case errors.As(err, &problem):
 		return problem.exit()
-	case strings.HasPrefix(err.Error(), "unknown command"), strings.HasPrefix(err.Error(), "unknown flag"),
-		strings.HasPrefix(err.Error(), "required flag"), strings.HasPrefix(err.Error(), "accepts "):
+	case isUsage(err):
 		return ExitUsage
 	default:
 		return ExitFailure
@@ -62,7 +61,11 @@ type Problem struct {
 // Error implements error.
 func (p *Problem) Error() string {
 	text := p.Title
-	if p.Detail != "" && p.Detail != p.Title {
+	switch {
+	case p.Detail == "" || p.Detail == p.Title:
+	case p.Type != "": // the server's title is only the status in words
+		text = p.Detail
+	default:
 		text += ": " + p.Detail
 	}
 	return strings.Join(append([]string{text}, p.Lines...), "\n  ")

@@ -9,11 +9,11 @@ import (
 // options are the flags that every customer command has.
 type options struct {
 	server string
-	output string
+	output form
 }
 
 func (o *options) printer(cmd *cobra.Command) printer {
-	return printer{out: cmd.OutOrStdout(), json: o.output == "json"}
+	return newPrinter(cmd.OutOrStdout(), cmd.ErrOrStderr(), o.output)
 }
 
 // connected wraps a command's body with an authenticated connection.
@@ -27,17 +27,20 @@ func (o *options) connected(run func(ctx context.Context, c *connection, p print
 	}
 }
 
-// Commands returns the commands for customers. They add the flags --server and -o to root.
+// Commands adds the commands for customers to root, each with the flags --server and -o, and makes every command of root, whoever
+// added it, strict about its arguments.
 func Commands(root *cobra.Command) {
-	o := &options{}
-	root.PersistentFlags().StringVar(&o.server, "server", "", "the server's address (default: where you logged in, $"+envServer+", or "+DefaultServer+")")
-	root.PersistentFlags().StringVarP(&o.output, "output", "o", "table", "how to print results: table or json")
+	o := &options{output: formTable}
 	root.AddGroup(&cobra.Group{ID: "customer", Title: "Renting:"})
 	for _, command := range []*cobra.Command{
 		loginCommand(o), logoutCommand(o), whoamiCommand(o), marketCommand(o), quoteCommand(o), leaseCommand(o), balanceCommand(o), topUpCommand(o),
 		invoiceCommand(o), keysCommand(o), attestCommand(o), adminCommand(o),
 	} {
 		command.GroupID = "customer"
+		flags := command.PersistentFlags()
+		flags.StringVar(&o.server, "server", "", "the server's address (default: where you logged in, $"+envServer+", or "+DefaultServer+")")
+		flags.VarP(&o.output, "output", "o", "how to print results: table (fits the terminal), wide (nothing cut off) or json")
 		root.AddCommand(command)
 	}
+	beStrict(root)
 }

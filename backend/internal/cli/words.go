@@ -23,7 +23,7 @@ func optional(s string) *string {
 func parseInstant(name, s string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("--%s wants a time like 2026-12-24T18:00:00Z, not %q", name, s)
+		return time.Time{}, usagef("--%s wants a time like 2026-12-24T18:00:00Z, not %q", name, s)
 	}
 	return t.UTC(), nil
 }
