@@ -60,8 +60,8 @@ func (q Quote) segment(w lease.Window, now time.Time) lease.Segment {
 
 // Quote makes an offer for the best option.
 //
-// Beyond Search's faults it returns a Conflict fault, code "no-capacity", when nothing is free, and a Forbidden fault, code
-// "bookings-suspended".
+// Beyond Search's faults it returns a Conflict fault, code "no-capacity", when nothing is free, which says what would help, and
+// a Forbidden fault, code "bookings-suspended".
 func (s *Service) Quote(ctx context.Context, w Wish) (Quote, error) {
 	var made Quote
 	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
@@ -85,7 +85,7 @@ func (s *Service) Quote(ctx context.Context, w Wish) (Quote, error) {
 			return err
 		}
 		if len(options) == 0 {
-			return fault.New(fault.Conflict, "no-capacity", "nothing that fits is free in that window")
+			return s.shortage(ctx, w)
 		}
 		if made, err = s.offer(actor, customer, project, w, options[0]); err != nil {
 			return err
