@@ -118,6 +118,10 @@ type Fabric interface {
 	WitnessStep(occasion Occasion) string
 	// Attest compares both witnesses' latest word and signs the result.
 	Attest(ctx context.Context, id ids.Lease, occasion Occasion) (ids.Attestation, Verdict, error)
+	// Unproved lists the ports of which the attestation does not prove what it is about.
+	Unproved(ctx context.Context, id ids.Attestation) ([]protocol.GUID, error)
+	// Uncleared lists the ports that were not seen clear of the lease's partition yet.
+	Uncleared(ctx context.Context, id ids.Lease) ([]protocol.GUID, error)
 }
 
 // Billing makes the bill from the lease's events. Both may be asked twice.

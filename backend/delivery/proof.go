@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/fault"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/lease"
@@ -201,7 +202,8 @@ func (t *turn) attestIsolated(ctx context.Context) (Progress, error) {
 	return Progress{Again: true}, t.explain(ctx, reason)
 }
 
-// attestClear is done when the emptied ports were proved clear. When that cannot be had, the nodes are quarantined instead.
+// attestClear is done when the emptied ports were proved clear. Where that cannot be had, the nodes whose ports they are are quarantined
+// instead; the others go on.
 func (t *turn) attestClear(ctx context.Context) (Progress, error) {
 	instances := t.onFabric(lease.Cleaning)
 	known, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventPartitionClear, "attestation")
@@ -223,7 +225,22 @@ func (t *turn) attestClear(ctx context.Context) (Progress, error) {
 		return Progress{Again: true}, nil
 	}
 	reason := fmt.Sprintf("its ports were not proved clear of the tenant's partition: the witnesses' verdict is %s", verdict)
-	return Progress{Done: true}, t.quarantine(ctx, reason, instances...)
+	unproved, err := t.Fabric.Unproved(ctx, attestation)
+	if err != nil {
+		return Progress{}, err
+	}
+	return Progress{Done: true}, t.quarantine(ctx, reason, withAny(instances, unproved)...)
+}
+
+// withAny returns the instances that have any of the ports.
+func withAny(instances []Instance, ports []protocol.GUID) []Instance {
+	var found []Instance
+	for _, i := range instances {
+		if slices.ContainsFunc(i.Ports, func(p protocol.GUID) bool { return slices.Contains(ports, p) }) {
+			found = append(found, i)
+		}
+	}
+	return found
 }
 
 // refuse records a verdict that is not good enough, and returns how many there were.

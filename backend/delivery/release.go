@@ -168,7 +168,12 @@ func (s *Service) Leave(ctx context.Context, id ids.Lease) (Progress, error) {
 		if words == "" {
 			words = "it is still " + string(status)
 		}
-		return Progress{Done: true}, t.quarantine(ctx, "its ports were not seen clear of the tenant's partition: "+words, t.onFabric(lease.Cleaning)...)
+		uncleared, err := t.Fabric.Uncleared(ctx, id)
+		if err != nil {
+			return Progress{}, err
+		}
+		dirty := withAny(t.onFabric(lease.Cleaning), uncleared)
+		return Progress{Done: true}, t.quarantine(ctx, "its ports were not seen clear of the tenant's partition: "+words, dirty...)
 	})
 }
 

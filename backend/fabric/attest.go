@@ -77,7 +77,7 @@ func (s *Service) Witness(ctx context.Context, id ids.Lease, occasion Occasion, 
 		}
 		nonce := rand.Text()
 		work := s.readOwn(ports, nonce)
-		fresh, err := s.firstIsFresh(ctx, id)
+		fresh, err := s.firstIsFresh(ctx, id, ports)
 		if err != nil {
 			return err
 		}
@@ -123,17 +123,24 @@ func guidsOf(ports []Port) []protocol.GUID {
 	return out
 }
 
-// firstIsFresh reports whether the first witness's word about the lease's partition still counts for a while.
-func (s *Service) firstIsFresh(ctx context.Context, id ids.Lease) (bool, error) {
+// firstIsFresh reports whether the first witness's word about the lease's partition still counts for a while, and is about all these ports:
+// a node that was replaced before it joined was never looked at.
+func (s *Service) firstIsFresh(ctx context.Context, id ids.Lease, ports []Port) (bool, error) {
 	p, found, err := s.Partitions.OfLease(ctx, id)
 	if err != nil || !found || p.Witness.IsZero() {
 		return false, err
 	}
 	o, err := s.Partitions.Operation(ctx, p.Witness)
-	if err != nil {
+	if err != nil || s.Clock.Now().Sub(o.FinishedAt) >= s.Policy.FreshFor/2 {
 		return false, err
 	}
-	return s.Clock.Now().Sub(o.FinishedAt) < s.Policy.FreshFor/2, nil
+	var seen protocol.FabricObservation
+	if json.Unmarshal(o.Evidence, &seen) != nil {
+		return false, nil // what it said cannot be read: it is asked again
+	}
+	return !slices.ContainsFunc(ports, func(port Port) bool {
+		return !slices.ContainsFunc(seen.Ports, func(l protocol.LinkState) bool { return l.GUID == port.GUID })
+	}), nil
 }
 
 func (s *Service) readAgain(ctx context.Context, id ids.Fabric, ports []Port, nonce string) (fleet.Work, error) {

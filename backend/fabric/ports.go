@@ -64,6 +64,8 @@ type Partitions interface {
 	Drift(ctx context.Context, id ids.Fabric, seen []protocol.GUID, wrong map[protocol.GUID]string, at time.Time) error
 
 	InsertAttestation(ctx context.Context, a Attestation) error
+	// Attestation reads an attestation's envelope. It returns a NotFound fault.
+	Attestation(ctx context.Context, id ids.Attestation) (protocol.Envelope, error)
 }
 
 // Sweep is an operation with its step's attempt.

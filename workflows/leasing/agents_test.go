@@ -195,3 +195,20 @@ func (s subnet) Attest(_ context.Context, _ ids.Lease, occasion delivery.Occasio
 	}
 	return ids.Make[ids.Attestation](), delivery.Isolated, nil
 }
+
+// Unproved implements delivery.Fabric: the ports that are in the way, all of them unless the world says which.
+func (s subnet) Unproved(context.Context, ids.Attestation) ([]protocol.GUID, error) {
+	return s.Uncleared(context.Background(), s.rows.lease.ID)
+}
+
+// Uncleared implements delivery.Fabric.
+func (s subnet) Uncleared(context.Context, ids.Lease) ([]protocol.GUID, error) {
+	if s.dirty != nil {
+		return s.dirty, nil
+	}
+	var all []protocol.GUID
+	for _, i := range s.rows.instances {
+		all = append(all, i.Ports...)
+	}
+	return all, nil
+}

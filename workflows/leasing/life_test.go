@@ -242,6 +242,15 @@ func TestPortsThatAreNotProvedClearTakeTheirNodesToQuarantine(t *testing.T) {
 			for _, i := range w.rows.instances {
 				require.Equal(t, lease.Quarantined, i.State)
 			}
+
+			w = newWorld(3, time.Hour)
+			spoil(w)
+			w.dirty = w.rows.instances[1].Ports
+			w.run(t)
+			w.requireNothingHeld(t)
+			require.Equal(t, lease.Released, w.rows.instances[0].State, "the others do not go with it")
+			require.Equal(t, lease.Quarantined, w.rows.instances[1].State)
+			require.Equal(t, lease.Released, w.rows.instances[2].State)
 		})
 	}
 }

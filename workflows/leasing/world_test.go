@@ -33,7 +33,8 @@ type world struct {
 	nudges                int
 	isolation             delivery.Isolation
 	joinFails, leaveFails bool
-	spares                int // nodes that may replace failed ones
+	dirty                 []protocol.GUID // ports that are not clear, where not all are
+	spares                int             // nodes that may replace failed ones
 	wrap                  func(leasing.Delivery) leasing.Delivery
 
 	env     *testsuite.TestWorkflowEnvironment

@@ -94,3 +94,15 @@ func (s *Isolation) InsertAttestation(ctx context.Context, a fabric.Attestation)
 	}
 	return nil
 }
+
+// Attestation implements fabric.Partitions.
+func (s *Isolation) Attestation(ctx context.Context, id ids.Attestation) (protocol.Envelope, error) {
+	var rows []attestationRow
+	if err := conn(ctx).Where("id = ?", id).Find(&rows).Error; err != nil {
+		return protocol.Envelope{}, fmt.Errorf("read attestation: %w", translate(err))
+	}
+	if len(rows) == 0 {
+		return protocol.Envelope{}, fault.New(fault.NotFound, "attestation-not-found", "there is no such attestation")
+	}
+	return rows[0].Envelope.Of, nil
+}
