@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -72,7 +69,7 @@ func devCommand() *cobra.Command {
 	flags := command.Flags()
 	o.bindDataDir(flags)
 	o.bindSimulation(flags)
-	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "where API and portal listen")
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "where API and portal listen; elsewhere than on the loopback interface by plain HTTP all the same")
 	flags.IntVar(&o.temporalUI, "temporal-ui-port", 0, "port of Temporal's web interface (0: a free one)")
 	flags.BoolVar(&o.noSite, "no-site", false, "without the simulated site")
 	return command
@@ -97,6 +94,7 @@ func runDev(ctx context.Context, o devOptions, out io.Writer) error {
 // instance is everything that runs.
 type instance struct {
 	children local.Children
+	doors    doors
 	logins   logins
 	ui       string
 	dataDir  string
@@ -114,6 +112,13 @@ func (i *instance) stop() {
 }
 
 func (i *instance) announce(out io.Writer) {
+	where := i.logins.URL
+	if public := i.doors.publicURL(); public != where {
+		where += ", for others " + public
+	}
+	if warning := i.doors.warning(); warning != "" {
+		fmt.Fprintf(out, "\n%s\n", warning)
+	}
 	fmt.Fprintf(out, `
 Leasehold runs at   %s
   customer          %s   %s
@@ -122,7 +127,7 @@ Leasehold runs at   %s
   (kept in %s)
 Temporal's pages    %s
 Stop with Ctrl-C. Try: make demo
-`, i.logins.URL, i.logins.Customer.Email, i.logins.Customer.Password, i.logins.Provider.Email, i.logins.Provider.Password,
+`, where, i.logins.Customer.Email, i.logins.Customer.Password, i.logins.Provider.Email, i.logins.Provider.Password,
 		i.logins.Admin.Email, i.logins.Admin.Password, filepath.Join(i.dataDir, loginsFile), i.ui)
 }
 
@@ -142,33 +147,43 @@ func (i *instance) start(ctx context.Context, o devOptions, out io.Writer) error
 	if err := os.MkdirAll(o.dataDir, 0o700); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
-	listener, err := listen(ctx, o.listen)
+	release, err := claimDataDir(o.dataDir, began)
 	if err != nil {
 		return err
 	}
-	// Until the server owns it, whoever fails closes it; closing it twice does no harm.
-	i.children.Add("listener", func(context.Context) error {
-		_ = listener.Close()
+	i.children.Add("claim", func(context.Context) error {
+		release()
+		return nil
+	})
+	if i.doors, err = openDoors(ctx, o.listen); err != nil {
+		return err
+	}
+	// Until the server owns them, whoever fails closes them; closing them twice does no harm.
+	i.children.Add("listeners", func(context.Context) error {
+		i.doors.close()
 		return nil
 	})
 	config, err := i.startServices(ctx, o, say)
 	if err != nil {
 		return err
 	}
-	config.PublicURL = "http://" + listener.Addr().String()
+	config.PublicURL = i.doors.publicURL()
 	a, err := app.Open(ctx, config)
 	if err != nil {
 		return err
 	}
 	i.children.Add("application", func(context.Context) error { return a.Close() })
-	if i.logins, err = seedDemo(ctx, o.dataDir, a, config.PublicURL); err != nil {
+	if i.logins, err = seedDemo(ctx, o.dataDir, a, i.doors.url()); err != nil {
 		return err
 	}
-	if err := i.serve(ctx, a, listener); err != nil {
+	if err := i.serve(ctx, a); err != nil {
 		return err
 	}
 	i.children.Go(ctx, "worker", a.Work)
 	say("API, portal and worker run")
+	if err := (claim{PID: os.Getpid(), URL: i.doors.url(), Since: began}).write(o.dataDir); err != nil {
+		return err
+	}
 	if o.noSite {
 		return nil
 	}
@@ -176,15 +191,6 @@ func (i *instance) start(ctx context.Context, o devOptions, out io.Writer) error
 		return err
 	}
 	return nil
-}
-
-// listen says which port is taken and what to do about it.
-func listen(ctx context.Context, address string) (net.Listener, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %w\nChoose another address, e.g.: make run ARGS=\"--listen 127.0.0.1:8090\"", address, err)
-	}
-	return listener, nil
 }
 
 // startServices starts PostgreSQL and Temporal and brings the schema up to date.
@@ -242,24 +248,12 @@ func seedDemo(ctx context.Context, dir string, a *app.App, url string) (logins, 
 	return stored, stored.write(dir)
 }
 
-func (i *instance) serve(ctx context.Context, a *app.App, listener net.Listener) error {
+func (i *instance) serve(ctx context.Context, a *app.App) error {
 	server, err := a.Server(ctx)
 	if err != nil {
 		return err
 	}
-	i.children.Go(ctx, "API", func(ctx context.Context) error {
-		stopped := make(chan error, 1)
-		go func() {
-			<-ctx.Done()
-			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-			defer cancel()
-			stopped <- server.Shutdown(grace)
-		}()
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve: %w", err)
-		}
-		return <-stopped
-	})
+	i.children.Go(ctx, "API", func(ctx context.Context) error { return i.doors.serve(ctx, server) })
 	return nil
 }
 
@@ -281,7 +275,7 @@ func (i *instance) startSite(ctx context.Context, o devOptions, a *app.App, say 
 	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
 		return fmt.Errorf("write enrolment token: %w", err)
 	}
-	args := []string{"sim", "--server", i.logins.URL, "--token-file", tokenFile, "--state-dir", state, "--fabric", o.fabric, "--speed", o.speed}
+	args := []string{"sim", "--server", i.doors.agentsURL(), "--token-file", tokenFile, "--state-dir", state, "--fabric", o.fabric, "--speed", o.speed}
 	if cache, err := local.CacheDir(); err == nil {
 		args = append(args, "--tool-dir", filepath.Join(cache, "debian")) // where set-up unpacks OpenSM for people who cannot install it
 	}
