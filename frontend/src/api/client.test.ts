@@ -27,6 +27,14 @@ test("a problem keeps its facts and defective fields", () => {
   expect(p.fields[0]?.pointer).toBe("/x");
 });
 
+test("every change has a key of its own, by plain HTTP too", () => {
+  const { crypto } = globalThis;
+  vi.stubGlobal("crypto", { getRandomValues: (bytes: Uint8Array<ArrayBuffer>) => crypto.getRandomValues(bytes) }); // what such a page has of it
+  const made = new Set(Array.from({ length: 50 }, () => once()["Idempotency-Key"]));
+  expect(made.size).toBe(50);
+  for (const key of made) expect(key).toMatch(/^[0-9a-f]{32}$/);
+});
+
 test("an answer that is no problem document still says something", () => {
   expect(toProblem(502, "<html>").message).toBe("The server answered 502");
 });

@@ -155,7 +155,7 @@ export function nextCursor(link: string | null): string | null {
   return target ? new URL(target, "http://any").searchParams.get("cursor") : null;
 }
 
-/** once is the header of an intended change: a fresh key for each. */
+/** once is the header of an intended change: a fresh key for each, 128 random bits. Not randomUUID, which pages by plain HTTP lack. */
 export function once(): { "Idempotency-Key": string } {
-  return { "Idempotency-Key": crypto.randomUUID() };
+  return { "Idempotency-Key": [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("") };
 }

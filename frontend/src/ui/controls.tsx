@@ -57,7 +57,14 @@ export function Select({ className, ...rest }: SelectHTMLAttributes<HTMLSelectEl
 
 export function CopyText({ text }: { text: string }) {
   const [said, setSaid] = useState("");
-  const copy = () => navigator.clipboard.writeText(text).then(() => setSaid("copied"), () => setSaid("select it by hand"));
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text); // there is no clipboard for a page by plain HTTP
+      setSaid("copied");
+    } catch {
+      setSaid("select it by hand");
+    }
+  };
   return (
     <span className="inline-flex max-w-full flex-wrap items-center gap-1">
       <code className="min-w-0 rounded bg-calm-soft px-2 py-1 text-xs break-all">{text}</code>
