@@ -238,7 +238,7 @@ func (t *turn) recordPrepared(ctx context.Context, found survey, instances []Ins
 // orReplace turns a survey on the way to a running lease into progress. A node that failed for good, or that has fallen silent over its
 // work, is replaced where placement finds another; else the lease waits with a reason until its deadline.
 func (t *turn) orReplace(ctx context.Context, found survey, instances []Instance) (Progress, error) {
-	silent, err := t.silent(ctx, found.busy)
+	silent, err := t.silent(ctx, found.open)
 	if err != nil {
 		return Progress{}, err
 	}
@@ -263,14 +263,14 @@ func (t *turn) orReplace(ctx context.Context, found survey, instances []Instance
 	return Progress{LookAt: found.lookAt}, t.explain(ctx, reason)
 }
 
-// silent returns those that are under way on a node which has sent no heartbeat for too long, with words for it. Such a node may come back
-// and finish: until another one is found, it is waited for.
-func (t *turn) silent(ctx context.Context, busy []loss) ([]loss, error) {
-	if len(busy) == 0 {
+// silent returns those of the open ones whose node has sent no heartbeat for too long, with words for it. On the way to a running lease
+// such a node may come back and finish: until another one is found, it is waited for.
+func (t *turn) silent(ctx context.Context, open []loss) ([]loss, error) {
+	if len(open) == 0 {
 		return nil, nil
 	}
-	nodes := make([]ids.Node, len(busy))
-	for i, b := range busy {
+	nodes := make([]ids.Node, len(open))
+	for i, b := range open {
 		nodes[i] = b.Node
 	}
 	since, err := t.Work.Silent(ctx, nodes, t.now.Add(-t.Policy.SilentAfter))
@@ -278,7 +278,7 @@ func (t *turn) silent(ctx context.Context, busy []loss) ([]loss, error) {
 		return nil, err
 	}
 	var silent []loss
-	for _, b := range busy {
+	for _, b := range open {
 		if at, ok := since[b.Node]; ok {
 			b.op.Fault = &protocol.Fault{Code: protocol.FaultSilent, Detail: "no heartbeat since " + at.UTC().Format(time.RFC3339), Retryable: true}
 			silent = append(silent, b)

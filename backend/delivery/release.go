@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
@@ -106,12 +107,18 @@ func (s *Service) releasing(ctx context.Context, id ids.Lease, name string, fn f
 	return s.step(ctx, id, name, []lease.State{lease.Releasing}, fn)
 }
 
-// undo advances a step on the way back; nodes that fail it for good are quarantined and leave the set.
+// undo advances a step on the way back; nodes that fail it for good are quarantined and leave the set. So are those that were asked in vain
+// more than once and are silent: the others' cleaning, and who comes after them, do not wait for a machine that is not there.
 func (t *turn) undo(ctx context.Context, k task, instances []Instance) (survey, Progress, error) {
 	found, err := t.advance(ctx, k, instances)
 	if err != nil {
 		return found, Progress{}, err
 	}
+	silent, err := t.silent(ctx, slices.DeleteFunc(slices.Clone(found.open), func(l loss) bool { return l.failures < patienceWithSilence }))
+	if err != nil {
+		return found, Progress{}, err
+	}
+	found.lost = append(found.lost, silent...)
 	for _, l := range found.lost {
 		if err := t.quarantine(ctx, fmt.Sprintf("%s failed: %s", k.name, l.op.trouble()), l.Instance); err != nil {
 			return found, Progress{}, err
@@ -130,6 +137,9 @@ func (s *Service) Revoke(ctx context.Context, id ids.Lease) (Progress, error) {
 		return progress, t.recordOnce(ctx, lease.EventRevoked, "lease", id.String(), map[string]any{"lease": id.String()})
 	})
 }
+
+// patienceWithSilence is how often a node that turns out to be silent was asked in vain before it is given up on the way back.
+const patienceWithSilence = 2
 
 func (t *turn) revokeTask() task {
 	return task{

@@ -26,14 +26,15 @@ type task struct {
 type survey struct {
 	done   map[ids.Allocation]Operation
 	lost   []loss    // given up
-	busy   []loss    // under way
+	open   []loss    // under way, or to be asked again
 	lookAt time.Time // the next deadline or retry; zero when nothing is under way
 }
 
 // loss is an instance and the last operation that its node was asked for: one that failed for good, or one under way.
 type loss struct {
 	Instance
-	op Operation
+	op       Operation
+	failures int // in a row, before that one if it is under way
 }
 
 func (s *survey) complete(instances []Instance) bool { return len(s.done) == len(instances) }
@@ -82,7 +83,7 @@ func (t *turn) judge(k task, i Instance, ops []Operation, found *survey) bool {
 	last := ops[len(ops)-1]
 	switch {
 	case last.inFlight():
-		found.busy = append(found.busy, loss{i, last})
+		found.open = append(found.open, loss{i, last, k.failures(ops[:len(ops)-1])})
 		found.wakeAt(last.DoneBy.Add(time.Second))
 		return false
 	case last.State == Succeeded && (k.holds == nil || k.holds(i, last)):
@@ -94,9 +95,10 @@ func (t *turn) judge(k task, i Instance, ops []Operation, found *survey) bool {
 		return true
 	}
 	if t.isFinal(k, last, failures) {
-		found.lost = append(found.lost, loss{i, last})
+		found.lost = append(found.lost, loss{i, last, failures})
 		return false
 	}
+	found.open = append(found.open, loss{i, last, failures})
 	if retryAt := last.FinishedAt.Add(t.Policy.pause(failures)); retryAt.After(t.now) {
 		found.wakeAt(retryAt)
 		return false

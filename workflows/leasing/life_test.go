@@ -382,3 +382,16 @@ func TestAProofIsHadWhileTheLeaseRunsWhateverItsVerdict(t *testing.T) {
 		require.Equal(t, verdict != delivery.Isolated, alarms == 2)
 	}
 }
+
+func TestASilentNodeDoesNotHoldUpTheOthersCleaning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(3, time.Hour)
+	w.script[on(protocol.Revoke, 0)] = silent
+	w.rows.silent = map[ids.Node]time.Time{w.rows.instances[0].Node: noon.Add(50 * time.Minute)}
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Quarantined, w.rows.instances[0].State)
+	require.Contains(t, w.rows.instances[0].Reason, "no heartbeat since 2026-03-01T12:50:00Z")
+	require.Equal(t, lease.Released, w.rows.instances[1].State)
+	require.WithinDuration(t, noon.Add(62*time.Minute), w.rows.instances[1].ReleasedAt, time.Minute, "two minutes, not six attempts")
+}
