@@ -216,7 +216,11 @@ func (d *demo) follow(ctx context.Context, wanted client.LeaseState, patience ti
 		}
 		d.lease, after = lease, lease.LastEvent
 		if line := fmt.Sprintf("%s %s", lease.State, lease.Progress.Step); line != last {
-			fmt.Fprintf(d.options.Out, "      %-12s %3d %%  %s %s\n", lease.State, lease.Progress.Percent, lease.Progress.Step, lease.Reason)
+			shown := fmt.Sprintf("      %-12s", lease.State)
+			if lease.Progress.Step != "" {
+				shown += fmt.Sprintf(" %3d %%  %s", lease.Progress.Percent, lease.Progress.Step)
+			}
+			fmt.Fprintln(d.options.Out, strings.TrimRight(shown+" "+lease.Reason, " "))
 			last = line
 		}
 		if rank(lease.State) >= rank(wanted) {

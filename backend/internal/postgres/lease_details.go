@@ -42,7 +42,7 @@ type detailRow struct {
 // for leases that were read as the tenant before.
 //
 // The step is the latest one that was asked of nodes, by its first word: an instance is through with it when its latest operation
-// there has succeeded.
+// there has succeeded. One that was replaced counts again on the way back.
 const detailQuery = `
 	SELECT l.id, t.name AS type_name, s.name AS site_name, coalesce(f.name, '') AS fabric_name, l.event_seq AS last_event,
 	       coalesce(h.amount_minor - h.captured_minor - h.released_minor, 0) AS held, coalesce(h.captured_minor, 0) AS charged, i.id AS invoice_id,
@@ -58,6 +58,7 @@ const detailQuery = `
 	        SELECT DISTINCT ON (o.allocation_id) x.kind, o.state, CASE o.state WHEN 'succeeded' THEN 100 ELSE o.percent END AS percent
 	        FROM (SELECT kind FROM step WHERE lease_id = l.id ORDER BY created_at DESC, id DESC LIMIT 1) latest
 	        JOIN step x ON x.lease_id = l.id AND x.kind = latest.kind JOIN operation o ON o.step_id = x.id
+	        JOIN allocation a ON a.id = o.allocation_id AND (a.replaced_by IS NULL OR l.state = 'releasing')
 	        ORDER BY o.allocation_id, x.attempt DESC, o.created_at DESC) each_node
 	    GROUP BY kind
 	) w ON l.state IN ('provisioning', 'releasing')
