@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
@@ -50,17 +49,23 @@ func (s *Service) absorb(ctx context.Context, subnet Subnet) error {
 type sight struct {
 	bounds
 	operation ids.Operation
-	asked     map[protocol.PKey]map[protocol.GUID]bool // the members that it was to program; nil: it was to look only
+	applied   bool                                     // it was to program members; else it was to look only
+	whole     bool                                     // it was to look at every port
+	asked     map[protocol.PKey]map[protocol.GUID]bool // the members that it was to program
+	repair    map[protocol.GUID]bool                   // the ports that it was to repair
 	links     map[protocol.GUID]protocol.LinkState
-	trouble   string // why it saw nothing; "" when it did see
+	posture   []protocol.PostureCheck
+	trouble   string    // why it saw nothing; "" when it did see
+	askedAt   time.Time // what it saw was so at that instant or later
 	at        time.Time
 }
 
 // see reads a sweep's signed observation. One that answers another question is none.
 func see(subnet Subnet, sweep Sweep, now time.Time) sight {
 	v := sight{
-		bounds: bounds{subnet.Low, subnet.High}, operation: sweep.ID, links: map[protocol.GUID]protocol.LinkState{}, at: now,
-		asked: map[protocol.PKey]map[protocol.GUID]bool{},
+		bounds: subnet.bounds(), operation: sweep.ID, links: map[protocol.GUID]protocol.LinkState{}, askedAt: sweep.CreatedAt, at: now,
+		applied: sweep.Kind == protocol.ApplyPartitions, whole: wholeFabric(sweep),
+		asked: map[protocol.PKey]map[protocol.GUID]bool{}, repair: map[protocol.GUID]bool{},
 	}
 	spec, err := specOf(sweep)
 	if err != nil {
@@ -73,6 +78,9 @@ func see(subnet Subnet, sweep Sweep, now time.Time) sight {
 			v.asked[p.PKey][port] = true
 		}
 	}
+	for _, port := range spec.Repair {
+		v.repair[port] = true
+	}
 	observation, err := observed(subnet.ID, sweep)
 	if err != nil {
 		v.trouble = err.Error()
@@ -81,6 +89,7 @@ func see(subnet Subnet, sweep Sweep, now time.Time) sight {
 	for _, link := range observation.Ports {
 		v.links[link.GUID] = link
 	}
+	v.posture = observation.Posture
 	return v
 }
 
@@ -136,14 +145,43 @@ func (s *Service) take(ctx context.Context, subnet Subnet, sweep Sweep) error {
 	for _, m := range members {
 		of[m.Partition] = append(of[m.Partition], m)
 	}
-	d := drifts{wrong: map[protocol.GUID]string{}}
 	for _, p := range live {
-		d.look(v, p, of[p.ID])
 		if err := s.settle(ctx, v, p, of[p.ID]); err != nil {
 			return err
 		}
 	}
-	return s.Partitions.Drift(ctx, subnet.ID, d.seen, d.wrong, v.at)
+	return s.judge(ctx, subnet, sweep, v, expectations(live, members))
+}
+
+// judge holds all that was seen against what the rows wanted before it was seen.
+func (s *Service) judge(ctx context.Context, subnet Subnet, sweep Sweep, v sight, wanted map[protocol.GUID]expectation) error {
+	known := map[protocol.GUID]bool{}
+	if v.whole {
+		ports, err := s.Partitions.KnownPorts(ctx, subnet.ID)
+		if err != nil {
+			return err
+		}
+		for _, port := range ports {
+			known[port] = true
+		}
+	}
+	var c comparison
+	if v.trouble == "" {
+		if err := s.posted(ctx, &subnet, v); err != nil {
+			return err
+		}
+		c = v.compare(wanted, known)
+		if err := s.note(ctx, subnet, v, c, known); err != nil {
+			return err
+		}
+		if err := s.Partitions.PutForeign(ctx, subnet.ID, c.foreign, v.at); err != nil {
+			return err
+		}
+	}
+	if !v.whole {
+		return nil
+	}
+	return s.conclude(ctx, subnet, sweep, v, c, known)
 }
 
 // settle brings one partition to where the sight shows it, and wakes its lease when that is news.
@@ -159,8 +197,10 @@ func (s *Service) settle(ctx context.Context, v sight, p Partition, members []Me
 	case Draining:
 		touched, err = v.drained(&p, members)
 	case Clear:
-		touched, err = v.cleared(&p, members, s.Policy.Rest)
-	case Quarantined, Free:
+		touched, err = v.cleared(&p, members, s.Policy.SecondLook, s.Policy.Rest)
+	case Quarantined:
+		touched, err = v.rested(&p, members)
+	case Free:
 		return nil
 	}
 	if err != nil {
@@ -226,6 +266,9 @@ func (v sight) programmed(p *Partition, members []Member) ([]Member, error) {
 
 // departed looks for the former members among a partition's ports.
 func (v sight) departed(p *Partition, members []Member) []Member {
+	if !v.applied {
+		return nil // the manager may not have been told yet: then it would put them back
+	}
 	var touched []Member
 	for _, m := range members {
 		if m.Wanted || !m.LeftAt.IsZero() || v.asked[p.PKey][m.GUID] {
@@ -241,7 +284,7 @@ func (v sight) departed(p *Partition, members []Member) []Member {
 
 // drained looks for the former members of a partition that is to go. It is clear when each was seen gone from both ends.
 func (v sight) drained(p *Partition, members []Member) ([]Member, error) {
-	if _, swept := v.asked[p.PKey]; swept {
+	if _, swept := v.asked[p.PKey]; swept || !v.applied {
 		return nil, nil // this sweep began before the lease left
 	}
 	touched := v.departed(p, members)
@@ -266,7 +309,34 @@ func (v sight) drained(p *Partition, members []Member) ([]Member, error) {
 
 // cleared takes the second look. The key rests when all former members were seen gone again; one that has it again puts the partition
 // back, and what could not be read leaves it where it is.
-func (v sight) cleared(p *Partition, members []Member, rest time.Duration) ([]Member, error) {
+func (v sight) cleared(p *Partition, members []Member, pause, rest time.Duration) ([]Member, error) {
+	back, all := v.lookBack(*p, members)
+	switch all.verdict {
+	case protocol.True:
+		if v.askedAt.Before(p.UpdatedAt.Add(pause)) {
+			return nil, nil // too soon after the first look to be another one
+		}
+		p.ClearSeen++
+		p.ReusableAfter = v.at.Add(rest)
+		return nil, p.MoveTo(Quarantined, v.at)
+	case protocol.False:
+		return back, p.relapse(all.detail, v.at)
+	case protocol.Unknown:
+	}
+	return nil, nil
+}
+
+// rested looks whether a former member has the key again while it rests.
+func (v sight) rested(p *Partition, members []Member) ([]Member, error) {
+	back, all := v.lookBack(*p, members)
+	if all.verdict != protocol.False {
+		return nil, nil
+	}
+	return back, p.relapse(all.detail, v.at)
+}
+
+// lookBack looks at all former members again: which have the key, and what that says together.
+func (v sight) lookBack(p Partition, members []Member) ([]Member, finding) {
 	all := good()
 	var back []Member
 	for _, m := range members {
@@ -280,18 +350,14 @@ func (v sight) cleared(p *Partition, members []Member, rest time.Duration) ([]Me
 		}
 		all = worse(all, f)
 	}
-	switch all.verdict {
-	case protocol.True:
-		p.ClearSeen++
-		p.ReusableAfter = v.at.Add(rest)
-		return nil, p.MoveTo(Quarantined, v.at)
-	case protocol.False:
-		err := p.MoveTo(Draining, v.at)
-		p.ClearSeen, p.Witness, p.Reason = 0, ids.Operation{}, all.detail
-		return back, err
-	case protocol.Unknown:
-	}
-	return nil, nil
+	return back, all
+}
+
+// relapse begins the draining anew.
+func (p *Partition) relapse(why string, at time.Time) error {
+	err := p.MoveTo(Draining, at)
+	p.ClearSeen, p.Witness, p.ReusableAfter, p.Reason = 0, ids.Operation{}, time.Time{}, why
+	return err
 }
 
 // judge judges a port's link; one that the sweep did not see is unknown.
@@ -312,27 +378,4 @@ func firstOf(a, b string) string {
 		return a
 	}
 	return b
-}
-
-// drifts collects members that had joined and hold something else now.
-type drifts struct {
-	seen  []protocol.GUID
-	wrong map[protocol.GUID]string
-}
-
-func (d *drifts) look(v sight, p Partition, members []Member) {
-	if !p.wanted() || v.trouble != "" {
-		return
-	}
-	for _, m := range members {
-		link, there := v.links[m.GUID]
-		if !there || !m.Wanted || m.JoinedAt.IsZero() || !v.asked[p.PKey][m.GUID] && len(v.asked) > 0 {
-			continue
-		}
-		d.seen = append(d.seen, m.GUID)
-		if f := v.joined(link, p.PKey); f.verdict == protocol.False {
-			d.wrong[m.GUID] = f.detail
-		}
-	}
-	slices.Sort(d.seen)
 }

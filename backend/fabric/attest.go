@@ -206,9 +206,13 @@ func (s *Service) statement(ctx context.Context, l lease.Lease, occasion Occasio
 	if err != nil {
 		return Statement{}, ids.Partition{}, err
 	}
+	drift, err := s.Partitions.OpenDrift(ctx, l.Fabric)
+	if err != nil {
+		return Statement{}, ids.Partition{}, err
+	}
 	predicate := Predicate{
 		Lease: l.ID, Occasion: occasion, IssuedAt: now, State: p.State, FreshFor: int64(s.Policy.FreshFor / time.Second), Desired: desired,
-		Ports: []AttestedPort{}, Posture: nonNil(subnet.Posture), Override: subnet.Override,
+		Ports: []AttestedPort{}, Posture: nonNil(subnet.Posture), Override: subnet.Override, Open: openness(drift),
 	}
 	for _, port := range ports {
 		predicate.Ports = append(predicate.Ports, AttestedPort{GUID: port.GUID, Node: port.Node, NodeName: port.NodeName})
@@ -225,7 +229,7 @@ func (s *Service) statement(ctx context.Context, l lease.Lease, occasion Occasio
 
 // desired is what is wanted of the lease's partition now, as JSON.
 func (s *Service) desired(ctx context.Context, l lease.Lease, subnet Subnet, p Partition, found bool) ([]byte, error) {
-	d := Wanted{Fabric: subnet.ID, Low: subnet.Low, High: subnet.High, Partition: protocol.Partition{Members: []protocol.GUID{}}}
+	d := Wanted{Fabric: subnet.ID, Low: subnet.Low, High: subnet.High, Reserved: subnet.Reserved, Partition: protocol.Partition{Members: []protocol.GUID{}}}
 	if found {
 		d.Partition.PKey, d.Partition.Name = p.PKey, nameOf(p)
 		members, err := s.Partitions.Members(ctx, []ids.Partition{p.ID})

@@ -3,6 +3,8 @@ package fabric
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
@@ -76,13 +78,18 @@ func (s *Service) onFabric(ctx context.Context, id ids.Lease, fn func(ctx contex
 // allocate makes the lease's partition with the lowest free key, and returns false when something stands in the way.
 func (s *Service) allocate(ctx context.Context, l lease.Lease, subnet Subnet, ports []Port) (Partition, bool, error) {
 	now := s.Clock.Now()
-	live, err := s.live(ctx, subnet.ID, now)
+	drift, err := s.Partitions.OpenDrift(ctx, subnet.ID)
 	if err != nil {
 		return Partition{}, false, err
 	}
-	key := lowestFree(subnet, live)
-	if obstacle(subnet, ports, key) != "" {
-		return Partition{}, false, nil
+	live, err := s.live(ctx, subnet.ID, heldKeys(drift), now)
+	if err != nil {
+		return Partition{}, false, err
+	}
+	key := lowestFree(subnet, live, heldKeys(drift))
+	why, err := s.obstacle(ctx, subnet, ports, key)
+	if err != nil || why != "" {
+		return Partition{}, false, err
 	}
 	p := Partition{
 		ID: ids.Make[ids.Partition](), Org: l.Org, Fabric: subnet.ID, Lease: l.ID, PKey: key, State: Desired, CreatedAt: now, UpdatedAt: now,
@@ -90,15 +97,15 @@ func (s *Service) allocate(ctx context.Context, l lease.Lease, subnet Subnet, po
 	return p, true, s.Partitions.Insert(ctx, p)
 }
 
-// live lists the partitions that are not free, after it has freed those whose key has rested.
-func (s *Service) live(ctx context.Context, id ids.Fabric, now time.Time) ([]Partition, error) {
+// live lists the partitions that are not free, after it has freed those whose key has rested and is held by no port.
+func (s *Service) live(ctx context.Context, id ids.Fabric, held map[protocol.PKey]bool, now time.Time) ([]Partition, error) {
 	all, err := s.Partitions.Live(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	live := all[:0]
 	for _, p := range all {
-		if p.State != Quarantined || now.Before(p.ReusableAfter) {
+		if !p.rested(now) || held[p.PKey] {
 			live = append(live, p)
 			continue
 		}
@@ -112,11 +119,19 @@ func (s *Service) live(ctx context.Context, id ids.Fabric, now time.Time) ([]Par
 	return live, nil
 }
 
-// lowestFree returns the lowest key of ours that no partition has; 0 when there is none.
-func lowestFree(subnet Subnet, live []Partition) protocol.PKey {
-	taken := make(map[protocol.PKey]bool, len(live))
+// rested reports whether the partition's key may be used again, as far as its former members are concerned.
+func (p Partition) rested(now time.Time) bool {
+	return p.State == Quarantined && !now.Before(p.ReusableAfter)
+}
+
+// lowestFree returns the lowest key of ours that no partition has and no port holds; 0 when there is none.
+func lowestFree(subnet Subnet, live []Partition, held map[protocol.PKey]bool) protocol.PKey {
+	taken := maps.Clone(held)
 	for _, p := range live {
 		taken[p.PKey] = true
+	}
+	for _, key := range subnet.Reserved {
+		taken[key] = true
 	}
 	for key := int(subnet.Low); key <= int(subnet.High); key++ {
 		if free := protocol.PKey(key); !taken[free] { //nolint:gosec // the range is within 15 bits by the schema
@@ -129,20 +144,28 @@ func lowestFree(subnet Subnet, live []Partition) protocol.PKey {
 // keysOnAPort is how many entries a member's table has: its own key and the default one.
 const keysOnAPort = 2
 
-// obstacle says why the lease cannot have a partition; "" when it can.
-func obstacle(subnet Subnet, ports []Port, key protocol.PKey) string {
+// obstacle says why the lease cannot have a partition; "" when it can. Booking does not place on ports that are full; they may have become
+// so since.
+func (s *Service) obstacle(ctx context.Context, subnet Subnet, ports []Port, key protocol.PKey) (string, error) {
 	switch barred := subnet.barred(); {
 	case barred != "":
-		return barred
+		return barred, nil
 	case len(ports) == 0:
-		return "none of its machines has a port on the fabric"
+		return "none of its machines has a port on the fabric", nil
 	case key == 0:
-		return "all keys of the fabric are in use or at rest"
+		return "all keys of the fabric are in use or at rest", nil
 	case subnet.MaxPKeysPerPort < keysOnAPort:
-		return fmt.Sprintf("its ports hold %d keys at most", subnet.MaxPKeysPerPort)
-	default:
-		return ""
+		return fmt.Sprintf("its ports hold %d keys at most", subnet.MaxPKeysPerPort), nil
 	}
+	all := make([]ids.HCAPort, len(ports))
+	for i, p := range ports {
+		all[i] = p.ID
+	}
+	full, err := s.Partitions.Full(ctx, all)
+	if err != nil || len(full) == 0 {
+		return "", err
+	}
+	return "the tables of its ports are full of foreign keys: " + list(guids(full)), nil
 }
 
 // setMembers makes the ports the partition's members, as far as they are in no other partition. A change raises the fabric's epoch and
@@ -300,10 +323,17 @@ func (s *Service) withoutPartition(ctx context.Context, l lease.Lease) (Status, 
 	if err != nil {
 		return None, "", err
 	}
-	if why := obstacle(subnet, ports, lowestFree(subnet, live)); why != "" {
-		return Broken, why, nil
+	drift, err := s.Partitions.OpenDrift(ctx, l.Fabric)
+	if err != nil {
+		return None, "", err
 	}
-	return None, "", nil
+	held, now := heldKeys(drift), s.Clock.Now()
+	live = slices.DeleteFunc(live, func(p Partition) bool { return p.rested(now) && !held[p.PKey] })
+	why, err := s.obstacle(ctx, subnet, ports, lowestFree(subnet, live, held))
+	if err != nil || why == "" {
+		return None, "", err
+	}
+	return Broken, why, nil
 }
 
 // standing is the status of a partition that is wanted. It is verified only while its members are the lease's ports of now.
@@ -327,7 +357,14 @@ func (s *Service) standing(ctx context.Context, p Partition) (Status, string, er
 		}
 		return Pending, "", nil
 	}
+	drift, err := s.Partitions.OpenDrift(ctx, p.Fabric)
+	if err != nil {
+		return None, "", err
+	}
+	open := openness(drift)
 	switch {
+	case p.State == Verified && open != "":
+		return Broken, open, nil
 	case p.State == Verified:
 		return Isolated, "", nil
 	case p.Reason != "":
@@ -343,24 +380,4 @@ func guids(all []protocol.GUID) []string {
 		out[i] = g.String()
 	}
 	return out
-}
-
-// Override lets a fabric's posture pass, for a lab; the reason is audited. "" ends it.
-//
-// It returns a NotFound fault.
-func (s *Service) Override(ctx context.Context, id ids.Fabric, reason string) error {
-	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
-		subnet, err := s.Partitions.SubnetForUpdate(ctx, id)
-		if err != nil || subnet.Override == reason {
-			return err
-		}
-		if err := s.Partitions.Override(ctx, id, reason); err != nil {
-			return err
-		}
-		return s.Audit.Record(ctx, "fabric.posture_overridden", id.String(), map[string]any{"reason": subnet.Override}, map[string]any{"reason": reason})
-	})
-	if err != nil {
-		return fmt.Errorf("override posture: %w", err)
-	}
-	return nil
 }

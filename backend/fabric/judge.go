@@ -10,9 +10,14 @@ import (
 
 // bounds is the inclusive range of the keys that are ours; others are foreign, and only full membership of the default partition is
 // our business there.
-type bounds struct{ low, high protocol.PKey }
+type bounds struct {
+	low, high protocol.PKey
+	reserved  []protocol.PKey // foreign although within
+}
 
-func (b bounds) contain(key protocol.PKey) bool { return key.Base() >= b.low && key.Base() <= b.high }
+func (b bounds) contain(key protocol.PKey) bool {
+	return key.Base() >= b.low && key.Base() <= b.high && !slices.Contains(b.reserved, key.Base())
+}
 
 // finding is what a table, or a link, was seen to hold, as far as it was seen.
 type finding struct {

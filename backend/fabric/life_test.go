@@ -524,7 +524,7 @@ func TestEveryStepOfAPartitionIsInTheTableOrRefused(t *testing.T) {
 	t.Parallel()
 	allowed := map[fabric.State]string{
 		fabric.Desired: "programmed verified draining", fabric.Programmed: "desired verified draining", fabric.Verified: "desired draining",
-		fabric.Draining: "clear", fabric.Clear: "draining quarantined", fabric.Quarantined: "free", fabric.Free: "",
+		fabric.Draining: "clear", fabric.Clear: "draining quarantined", fabric.Quarantined: "draining free", fabric.Free: "",
 	}
 	for _, from := range fabric.States() {
 		row, listed := allowed[from]

@@ -26,7 +26,7 @@ const (
 	Verified    State = "verified"    // every member was seen right at both ends
 	Draining    State = "draining"    // wanted no more; some former member was not seen clear
 	Clear       State = "clear"       // every former member was seen clear at both ends, once
-	Quarantined State = "quarantined" // twice; its key rests
+	Quarantined State = "quarantined" // twice; its key rests, and is watched
 	Free        State = "free"        // its key may be used again; final
 )
 
@@ -44,7 +44,7 @@ func transitions() map[State][]State {
 		Verified:    {Desired, Draining}, // desired: its members have changed
 		Draining:    {Clear},
 		Clear:       {Draining, Quarantined}, // draining: the second look found the key again
-		Quarantined: {Free},
+		Quarantined: {Free, Draining},        // draining: a former member was seen with the key again
 		Free:        {},
 	}
 }
@@ -112,21 +112,14 @@ type Subnet struct {
 	Name            string
 	Epoch           int64 // counts changes of the desired set
 	Low, High       protocol.PKey
+	Reserved        []protocol.PKey // keys within the range that are somebody else's
 	MaxPKeysPerPort int
 	Posture         []protocol.PostureCheck
-	Override        string // why its posture is let pass; "": it is not
+	Override        string    // why its posture is let pass; "": it is not
+	ObservedAt      time.Time // when its agent last reported; zero: never
+	AuditDueAt      time.Time // zero: it was never audited
+	AuditAskedBy    string    // who wants the next audit before its time; "": nobody
 }
 
-// barred says why no new lease may come to the fabric; "" when one may. An item that is unknown does not bar it.
-func (s Subnet) barred() string {
-	var failed []string
-	for _, check := range s.Posture {
-		if check.Verdict == protocol.False {
-			failed = append(failed, check.Item)
-		}
-	}
-	if len(failed) == 0 || s.Override != "" {
-		return ""
-	}
-	return "the fabric is not secure enough for tenants: " + list(failed) + " failed"
-}
+// bounds are the keys that are ours.
+func (s Subnet) bounds() bounds { return bounds{low: s.Low, high: s.High, reserved: s.Reserved} }

@@ -49,8 +49,10 @@ type Partitions interface {
 	// PutMembers writes members, new or known.
 	PutMembers(ctx context.Context, members []Member) error
 
-	// Sweeps lists the fabric's latest operations of its own steps, latest first.
-	Sweeps(ctx context.Context, id ids.Fabric, limit int) ([]Sweep, error)
+	// Sweeps lists the fabric's latest operations of its own steps of that kind, latest first, without what they saw.
+	Sweeps(ctx context.Context, id ids.Fabric, step string, limit int) ([]Sweep, error)
+	// LastPlaced finds the fabric's latest apply_partitions that reached the manager, without what it saw; false: there is none.
+	LastPlaced(ctx context.Context, id ids.Fabric) (Sweep, bool, error)
 	// Unabsorbed lists the fabric's finished operations whose observation was not taken yet, oldest first.
 	Unabsorbed(ctx context.Context, id ids.Fabric) ([]Sweep, error)
 	// Absorbed notes that an operation's observation was taken.
@@ -60,12 +62,36 @@ type Partitions interface {
 	// Rounds lists the operations of the lease's steps of that kind, with their attempt.
 	Rounds(ctx context.Context, id ids.Lease, step string) ([]Sweep, error)
 
-	// Drift makes what is wrong on the seen ports the open drift of them: new rows for new facts, an end for those that are over.
-	Drift(ctx context.Context, id ids.Fabric, seen []protocol.GUID, wrong map[protocol.GUID]string, at time.Time) error
+	Watch
 
 	InsertAttestation(ctx context.Context, a Attestation) error
 	// Attestation reads an attestation's envelope. It returns a NotFound fault.
 	Attestation(ctx context.Context, id ids.Attestation) (protocol.Envelope, error)
+}
+
+// Watch is what is known of a fabric as a whole.
+type Watch interface {
+	// OpenDrift lists the fabric's drift that lasts, oldest first.
+	OpenDrift(ctx context.Context, id ids.Fabric) ([]Drift, error)
+	// PutDrift writes drift, new or known.
+	PutDrift(ctx context.Context, all []Drift) error
+	// KnownPorts lists the ports of our machines on the fabric.
+	KnownPorts(ctx context.Context, id ids.Fabric) ([]protocol.GUID, error)
+	// PutForeign replaces what is known of the foreign keys on those ports.
+	PutForeign(ctx context.Context, id ids.Fabric, keys map[protocol.GUID][]protocol.PKey, at time.Time) error
+	// Full names those of the ports whose tables have no room for another key beside the default one and foreign ones.
+	Full(ctx context.Context, ports []ids.HCAPort) ([]protocol.GUID, error)
+	// NotePosture keeps what the fabric's posture was seen to be.
+	NotePosture(ctx context.Context, id ids.Fabric, posture []protocol.PostureCheck) error
+	// Reserve replaces the fabric's reserved keys.
+	Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PKey) error
+	// DueAudit says when the next audit is due, and who has asked for it; "": nobody.
+	DueAudit(ctx context.Context, id ids.Fabric, at time.Time, askedBy string) error
+	InsertAudit(ctx context.Context, a Audit) error
+	// Audits lists the fabric's audits, latest first.
+	Audits(ctx context.Context, id ids.Fabric, limit int) ([]Audit, error)
+	// ForgetAudits drops all that audits have read, but for the latest ones and what proofs rest on. Their summaries stay.
+	ForgetAudits(ctx context.Context, id ids.Fabric, keep int) error
 }
 
 // Sweep is an operation with its step's attempt.
@@ -89,8 +115,8 @@ type Outbox interface {
 	Put(ctx context.Context, topic, key string, payload any, at time.Time) error
 }
 
-// Audit keeps who did what.
-type Audit interface {
+// Recorder keeps who did what.
+type Recorder interface {
 	Record(ctx context.Context, action, target string, before, after any) error
 }
 
@@ -110,6 +136,8 @@ type Policy struct {
 	SecondLook      time.Duration // between the two times that former members must be seen clear
 	Rest            time.Duration // how long a key is not used after that
 	FreshFor        time.Duration // how old the first witness's word may be in an attestation
+	AuditEvery      time.Duration // how often every port is read
+	Repairs         int           // how often drift is repaired before a person must
 }
 
 // DefaultPolicy is for real fabrics.
@@ -117,6 +145,7 @@ func DefaultPolicy() Policy {
 	return Policy{
 		PickUpWithin: 30 * time.Second, SweepWithin: 2 * time.Minute, WitnessIn: time.Minute, Retry: time.Second, RetryCap: 30 * time.Second,
 		SecondLook: 2 * time.Second, Rest: 10 * time.Minute, FreshFor: 10 * time.Minute,
+		AuditEvery: 5 * time.Minute, Repairs: 3,
 	}
 }
 
@@ -128,7 +157,7 @@ type Deps struct {
 	Work       Work
 	Keys       Keys
 	Outbox     Outbox
-	Audit      Audit
+	Audit      Recorder
 	Signer     Signer
 	Clock      clock.Clock
 	Policy     Policy // DefaultPolicy when zero

@@ -38,7 +38,10 @@ type Wanted struct {
 	Partition protocol.Partition `json:"partition"` // P_Key 0: the lease ended before it had one
 	Low       protocol.PKey      `json:"managed_low"`
 	High      protocol.PKey      `json:"managed_high"`
+	Reserved  []protocol.PKey    `json:"reserved,omitempty"` // keys within the range that are somebody else's
 }
+
+func (w Wanted) bounds() bounds { return bounds{low: w.Low, high: w.High, reserved: w.Reserved} }
 
 // Predicate is all that the verdict follows from, so that whoever has the platform's public key can come to it again: the witnesses'
 // own signed words, what they were asked, and what the ports should hold.
@@ -56,8 +59,11 @@ type Predicate struct {
 	Checks   []protocol.PathCheck    `json:"checks"` // the first witness's path queries that concern these ports
 	Posture  []protocol.PostureCheck `json:"posture"`
 	Override string                  `json:"posture_override,omitempty"`
-	Verdict  Verdict                 `json:"verdict"`
-	Reasons  []string                `json:"reasons"` // why it is not "isolated"
+	// Open says why the fabric as a whole does not keep tenants apart, by the latest audits; "" when it does. A lease's own ports may be right
+	// meanwhile: another host's are not.
+	Open    string   `json:"open,omitempty"`
+	Verdict Verdict  `json:"verdict"`
+	Reasons []string `json:"reasons"` // why it is not "isolated"
 }
 
 // Witness is one agent's word. The platform vouches for its key.
@@ -202,6 +208,9 @@ func (p *Predicate) assess() error {
 		port.Verdict, port.Detail = f.verdict, f.detail
 		worst = p.note(worst, f.at("port "+port.GUID.String()))
 	}
+	if p.Open != "" && p.Occasion != AfterRelease {
+		worst = p.note(worst, wrong("%s", p.Open))
+	}
 	for _, check := range heard.checks {
 		if concerned[check.From] || concerned[check.To] {
 			p.Checks = append(p.Checks, check)
@@ -257,7 +266,7 @@ func (p Predicate) assessPort(port *AttestedPort, heard said, desired Wanted) fi
 	link, first := heard.links[port.GUID]
 	own, second := heard.own[port.GUID]
 	port.HCA, port.Switch, port.Own = tableOf(link.HCA), tableOf(link.Switch), tableOf(own)
-	b, key := bounds{desired.Low, desired.High}, desired.Partition.PKey
+	b, key := desired.bounds(), desired.Partition.PKey
 	var f finding
 	switch {
 	case !first:

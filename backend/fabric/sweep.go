@@ -46,14 +46,24 @@ func (s *Service) Plan(ctx context.Context, id ids.Fabric) (bool, time.Time, err
 
 func (s *Service) plan(ctx context.Context, subnet Subnet) (bool, time.Time, error) {
 	now := s.Clock.Now()
-	sweeps, err := s.Partitions.Sweeps(ctx, subnet.ID, sweepsKnown)
+	sweeps, err := s.Partitions.Sweeps(ctx, subnet.ID, sweepStep, sweepsKnown)
 	if err != nil {
 		return false, time.Time{}, err
 	}
-	if len(sweeps) > 0 && !sweeps[0].State.Final() {
-		return true, sweeps[0].deadline(), nil
+	audits, err := s.Partitions.Sweeps(ctx, subnet.ID, auditStep, 1)
+	if err != nil {
+		return false, time.Time{}, err
 	}
-	live, err := s.live(ctx, subnet.ID, now)
+	for _, last := range [][]Sweep{sweeps, audits} {
+		if len(last) > 0 && !last[0].State.Final() {
+			return true, last[0].deadline(), nil
+		}
+	}
+	drift, err := s.Partitions.OpenDrift(ctx, subnet.ID)
+	if err != nil {
+		return false, time.Time{}, err
+	}
+	live, err := s.live(ctx, subnet.ID, heldKeys(drift), now)
 	if err != nil {
 		return false, time.Time{}, err
 	}
@@ -62,12 +72,16 @@ func (s *Service) plan(ctx context.Context, subnet Subnet) (bool, time.Time, err
 		return false, time.Time{}, err
 	}
 	a := survey(live, members, now, s.Policy)
-	due, lookAt := s.due(subnet, a, sweeps, now)
-	if !due {
-		return false, lookAt, nil
-	}
+	a.mend(drift, now, s.Policy)
 	at := now.Add(s.Policy.PickUpWithin + time.Second)
-	return true, at, s.sweep(ctx, subnet, a, sweeps)
+	audit, late := s.auditDue(subnet, now)
+	if due, lookAt := s.due(subnet, a, sweeps, now); !late && (due || !audit) {
+		if !due {
+			return false, lookAt, nil
+		}
+		return true, at, s.sweep(ctx, subnet, a, sweeps)
+	}
+	return true, at, s.orderAudit(ctx, subnet, now)
 }
 
 // deadline is when the sweep's next deadline has passed, with a moment for that to be noticed.
@@ -86,6 +100,25 @@ type agenda struct {
 	again   []protocol.GUID      // former members whose second look is due
 	againAt time.Time            // when the next second look, or the end of a key's rest, is due; zero: none
 	leaving map[protocol.GUID]bool
+	mending bool            // drift is to be repaired now
+	repair  []protocol.GUID // the ports that this is about; none: the manager's configuration
+}
+
+// mend adds the drift whose repair is due.
+func (a *agenda) mend(drift []Drift, now time.Time, policy Policy) {
+	for _, d := range drift {
+		at, ever := d.repairAt(policy)
+		switch {
+		case !ever:
+		case now.Before(at):
+			a.wakeAt(at)
+		default:
+			a.mending = true
+			if d.Port != 0 {
+				a.repair = append(a.repair, d.Port)
+			}
+		}
+	}
 }
 
 // survey says what the fabric needs, from its rows.
@@ -164,7 +197,7 @@ func (s *Service) due(subnet Subnet, a agenda, sweeps []Sweep, now time.Time) (b
 	if a.pending && subnet.Epoch > swept {
 		return true, time.Time{}
 	}
-	if !a.pending && len(a.again) == 0 {
+	if !a.pending && !a.mending && len(a.again) == 0 {
 		return false, a.againAt
 	}
 	if len(sweeps) == 0 {
@@ -205,28 +238,34 @@ func (s *Service) sweep(ctx context.Context, subnet Subnet, a agenda, sweeps []S
 		Fabric: subnet.ID, Kind: protocol.ObserveFabric, Epoch: subnet.Epoch, Spec: protocol.ObserveFabricSpec{Nonce: nonce, Ports: a.again},
 		PickUpWithin: s.Policy.PickUpWithin, DoneWithin: s.Policy.PickUpWithin + s.Policy.SweepWithin,
 	}
-	if a.pending {
-		observe := slices.Concat(a.observe, a.again)
+	if a.pending || a.mending {
+		placed, found, err := s.Partitions.LastPlaced(ctx, subnet.ID)
+		if err != nil {
+			return err
+		}
+		observe, repair := slices.Concat(a.observe, a.again), a.repair
+		if found && placed.Epoch == subnet.Epoch {
+			repair = slices.Concat(repair, a.observe) // the manager was told once, and may believe that it was done
+		}
 		slices.Sort(observe)
+		slices.Sort(repair)
 		work.Kind = protocol.ApplyPartitions
 		work.Spec = protocol.ApplyPartitionsSpec{
 			Nonce: nonce, Partitions: a.set, ManagedLow: subnet.Low, ManagedHi: subnet.High, Observe: nonNil(slices.Compact(observe)),
-			AllowShrink: mustShrink(lastSet(sweeps), a),
+			AllowShrink: found && mustShrink(setOf(placed), a), Reserved: subnet.Reserved, Repair: slices.Compact(repair),
 		}
 	}
 	_, err := s.Work.Issue(ctx, fleet.Step{Fabric: subnet.ID, Kind: sweepStep, Attempt: attempt}, []fleet.Work{work})
 	return err
 }
 
-// lastSet is the set that was last asked for.
-func lastSet(sweeps []Sweep) []protocol.Partition {
-	for _, sweep := range sweeps {
-		var spec protocol.ApplyPartitionsSpec
-		if sweep.Kind == protocol.ApplyPartitions && json.Unmarshal(sweep.Spec, &spec) == nil {
-			return spec.Partitions
-		}
+// setOf is the set that a sweep asked for.
+func setOf(sweep Sweep) []protocol.Partition {
+	var spec protocol.ApplyPartitionsSpec
+	if json.Unmarshal(sweep.Spec, &spec) != nil {
+		return nil
 	}
-	return nil
+	return spec.Partitions
 }
 
 // mustShrink reports whether agents must be told that a set which drops most of the members is meant so. An agent refuses to drop more

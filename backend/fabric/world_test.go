@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -312,6 +313,10 @@ type subnet struct {
 	links  map[protocol.GUID]*link
 	paths  map[protocol.GUID]protocol.Verdict // what a query from there to a stranger finds
 	orders []protocol.OperationKind
+	// trusting makes the manager write only what it believes to be otherwise, and what it is to repair.
+	trusting bool
+	deaf     bool // repairs do not help
+	posture  []protocol.PostureCheck
 }
 
 type link struct {
@@ -339,16 +344,19 @@ func (s *subnet) do(t *testing.T, op protocol.Operation) protocol.FabricObservat
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.orders = append(s.orders, op.Kind)
-	seen := protocol.FabricObservation{Epoch: op.Epoch, Sweeps: 1, Checks: []protocol.PathCheck{}, Posture: []protocol.PostureCheck{}}
+	seen := protocol.FabricObservation{Epoch: op.Epoch, Sweeps: 1, Checks: []protocol.PathCheck{}, Posture: s.posture}
 	var ports []protocol.GUID
 	if op.Kind == protocol.ObserveFabric {
 		var spec protocol.ObserveFabricSpec
 		require.NoError(t, json.Unmarshal(op.Spec, &spec))
 		seen.Nonce, ports = spec.Nonce, spec.Ports
+		if len(ports) == 0 {
+			ports = slices.Collect(maps.Keys(s.links))
+		}
 	} else {
 		var spec protocol.ApplyPartitionsSpec
 		require.NoError(t, json.Unmarshal(op.Spec, &spec))
-		seen.Nonce, ports = spec.Nonce, append(s.apply(spec), spec.Observe...)
+		seen.Nonce, ports = spec.Nonce, slices.Concat(s.apply(spec), spec.Observe, spec.Repair)
 	}
 	slices.Sort(ports)
 	for _, port := range slices.Compact(ports) {
@@ -376,6 +384,8 @@ func (s *subnet) apply(spec protocol.ApplyPartitionsSpec) []protocol.GUID {
 		if now := fmt.Sprint(table); now != l.lastKeys {
 			l.lastKeys = now
 			changed = append(changed, port)
+		} else if s.trusting && (s.deaf || !slices.Contains(spec.Repair, port)) {
+			continue
 		}
 		if !l.stuck {
 			l.hca = table
@@ -400,6 +410,40 @@ func (s *subnet) read(port protocol.GUID) protocol.LinkState {
 		state.Switch = protocol.PortTable{GUID: 1, Keys: []protocol.PKey{}, Source: "sim", Detail: "timeout"}
 	}
 	return state
+}
+
+// audit has the whole fabric read and taken in.
+func (w *world) audit() fabric.Audit {
+	w.t.Helper()
+	began, err := w.fabric.AskAudit(w.t.Context(), w.Fabric)
+	require.NoError(w.t, err)
+	for range 4 { // what is pending goes first
+		w.sweep()
+		audits, err := w.fabric.Audits(w.t.Context(), w.Fabric, 1)
+		require.NoError(w.t, err)
+		if len(audits) > 0 && !audits[0].AskedAt.Before(began) {
+			return audits[0]
+		}
+	}
+	require.FailNow(w.t, "nobody has audited")
+	return fabric.Audit{}
+}
+
+// drift lists what lasts, as kind and words.
+func (w *world) drift() []string {
+	w.t.Helper()
+	open, err := postgres.NewIsolation(w.db).OpenDrift(w.t.Context(), w.Fabric)
+	require.NoError(w.t, err)
+	all := []string{}
+	for _, d := range open {
+		all = append(all, string(d.Kind)+": "+d.What)
+	}
+	return all
+}
+
+// alarms counts the messages to the operator about the event.
+func (w *world) alarms(event string) int {
+	return w.count("SELECT count(*) FROM outbox WHERE topic = 'notify' AND key = 'operator' AND payload->>'event' = $1", event)
 }
 
 // isolated reports whether the port really holds the key at both ends and nothing else.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,8 @@ type Rows interface {
 	Left(ctx context.Context) ([]ids.Lease, error)
 	// Unsettled lists fabrics whose partitions are not all where they should stay.
 	Unsettled(ctx context.Context) ([]ids.Fabric, error)
+	// AuditsDue lists fabrics whose ports are to be read again, or that have drift to be repaired.
+	AuditsDue(ctx context.Context, now time.Time) ([]ids.Fabric, error)
 }
 
 // Locker lets one of many work. It returns nil when somebody else does.
@@ -182,13 +185,23 @@ func (r *Reconciler) Running(ctx context.Context) (map[ids.Lease]bool, error) {
 	}
 }
 
-// WakeFabrics nudges every fabric that has something to do, so that a lost workflow of one costs seconds. The others look and sleep on.
+// WakeFabrics nudges every fabric that has something to do or is to be audited, so that a lost workflow of one costs seconds. The others look
+// and sleep on.
 func (r *Reconciler) WakeFabrics(ctx context.Context) error {
 	unsettled, err := r.Rows.Unsettled(ctx)
 	if err != nil {
 		return err
 	}
-	for _, fabric := range unsettled {
+	due, err := r.Rows.AuditsDue(ctx, r.Clock.Now())
+	if err != nil {
+		return err
+	}
+	woken := map[ids.Fabric]bool{}
+	for _, fabric := range slices.Concat(unsettled, due) {
+		if woken[fabric] {
+			continue
+		}
+		woken[fabric] = true
 		if err := relay.NudgeFabric(ctx, r.Temporal, r.TaskQueue, fabric); err != nil {
 			return err
 		}

@@ -26,6 +26,7 @@ type world struct {
 	live      []ids.Lease
 	left      []ids.Lease
 	unsettled []ids.Fabric
+	due       []ids.Fabric
 	running   []ids.Lease
 	nudged    map[string]int
 	cleaned   []ids.Lease
@@ -39,6 +40,8 @@ func (w *world) Live(context.Context, time.Time) ([]ids.Lease, error) { return w
 func (w *world) Left(context.Context) ([]ids.Lease, error)            { return w.left, nil }
 
 func (w *world) Unsettled(context.Context) ([]ids.Fabric, error) { return w.unsettled, nil }
+
+func (w *world) AuditsDue(context.Context, time.Time) ([]ids.Fabric, error) { return w.due, nil }
 
 func (w *world) TryLock(context.Context, int64) (func(), error) {
 	w.mu.Lock()
@@ -125,9 +128,10 @@ func TestAWorkflowWhoseLeaseIsOverIsMadeToLook(t *testing.T) {
 
 func TestAFabricWithSomethingToDoIsWoken(t *testing.T) {
 	t.Parallel()
-	w := &world{unsettled: []ids.Fabric{ids.Make[ids.Fabric]()}}
+	both, audited := ids.Make[ids.Fabric](), ids.Make[ids.Fabric]()
+	w := &world{unsettled: []ids.Fabric{both}, due: []ids.Fabric{audited, both}}
 	require.NoError(t, newReconciler(w).WakeFabrics(t.Context()))
-	require.Equal(t, map[string]int{isolation.WorkflowID(w.unsettled[0]): 1}, w.nudged)
+	require.Equal(t, map[string]int{isolation.WorkflowID(both): 1, isolation.WorkflowID(audited): 1}, w.nudged)
 }
 
 func TestWhatFinalLeasesLeftBehindIsCleanedUp(t *testing.T) {

@@ -39,3 +39,8 @@ func TestMarketRowsHaveTheirTablesColumns(t *testing.T) {
 	requireColumns(t, instanceTypeRow{}, priceVersionRow{}, siteRow{}, fabricRow{}, switchRow{}, nodeRow{}, gpuRow{}, hcaPortRow{}, nodeConditionRow{},
 		inventoryChangeRow{})
 }
+
+func TestWatchRowsHaveTheirTablesColumns(t *testing.T) {
+	t.Parallel()
+	requireColumns(t, driftRow{}, auditRow{}, partitionRow{}, partitionMemberRow{})
+}

@@ -25,6 +25,7 @@ func NewIsolation(db *DB) *Isolation { return &Isolation{db: db} }
 func toSubnet(r fabricRow) fabric.Subnet {
 	s := fabric.Subnet{
 		ID: r.ID, Name: r.Name, Epoch: r.Epoch, Low: pkeyOf(r.ManagedLow), High: pkeyOf(r.ManagedHigh), MaxPKeysPerPort: r.MaxPKeysPerPort, Posture: r.Posture.Of,
+		ObservedAt: instant(r.ObservedAt),
 	}
 	if r.PostureOverride != nil {
 		s.Override = *r.PostureOverride
@@ -38,7 +39,8 @@ func pkeyOf(n int) protocol.PKey { return protocol.PKey(n & 0x7fff) } //nolint:g
 // Subnet implements fabric.Partitions.
 func (s *Isolation) Subnet(ctx context.Context, id ids.Fabric) (fabric.Subnet, error) {
 	found, err := listed(ctx, s.db, toSubnet, func(db *gorm.DB) *gorm.DB { return db.Where("id = ?", id) })
-	return first(found, err, "fabric-not-found", "there is no such fabric")
+	subnet, err := first(found, err, "fabric-not-found", "there is no such fabric")
+	return s.watched(ctx, subnet, err)
 }
 
 // SubnetForUpdate implements fabric.Partitions.
@@ -46,7 +48,8 @@ func (s *Isolation) SubnetForUpdate(ctx context.Context, id ids.Fabric) (fabric.
 	found, err := listed(ctx, s.db, toSubnet, func(db *gorm.DB) *gorm.DB {
 		return db.Where("id = ?", id).Clauses(clause.Locking{Strength: "NO KEY UPDATE"})
 	})
-	return first(found, err, "fabric-not-found", "there is no such fabric")
+	subnet, err := first(found, err, "fabric-not-found", "there is no such fabric")
+	return s.watched(ctx, subnet, err)
 }
 
 // RaiseEpoch implements fabric.Partitions.

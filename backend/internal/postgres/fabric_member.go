@@ -131,30 +131,3 @@ func (s *Isolation) Elsewhere(ctx context.Context, ports []ids.HCAPort, but ids.
 	}
 	return each(rows, func(r struct{ GUID guidText }) protocol.GUID { return protocol.GUID(r.GUID) }), nil
 }
-
-// Drift implements fabric.Partitions.
-func (s *Isolation) Drift(ctx context.Context, id ids.Fabric, seen []protocol.GUID, wrong map[protocol.GUID]string, at time.Time) error {
-	if len(seen) == 0 {
-		return nil
-	}
-	ports := each(seen, protocol.GUID.String)
-	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
-		for guid, what := range wrong {
-			err := conn(ctx).Exec(`INSERT INTO drift (id, fabric_id, port_guid, what, onset) VALUES (?, ?, ?, ?, ?)
-				ON CONFLICT (fabric_id, port_guid, what) WHERE ended_at IS NULL DO NOTHING`, ids.Make[ids.Drift](), id, guid.String(), what, at).Error
-			if err != nil {
-				return err
-			}
-		}
-		open := []string{""} // never a port
-		for guid, what := range wrong {
-			open = append(open, guid.String()+what)
-		}
-		return conn(ctx).Exec("UPDATE drift SET ended_at = ? WHERE fabric_id = ? AND ended_at IS NULL AND port_guid IN ? AND port_guid || what NOT IN ?",
-			at, id, ports, open).Error
-	})
-	if err != nil {
-		return fmt.Errorf("write drift: %w", translate(err))
-	}
-	return nil
-}

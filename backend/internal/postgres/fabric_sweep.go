@@ -17,14 +17,16 @@ type sweepRow struct {
 	Attempt   int
 }
 
+// sweepColumns are all of an operation but what was seen, which is megabytes on a large fabric.
+const sweepColumns = `o.id, o.agent_id, o.step_id, o.lease_id, o.allocation_id, o.node_id, o.fabric_id, o.kind, o.dedup_key, o.epoch, o.slots, o.spec, o.state,
+	o.percent, o.phase, o.fault, o.pick_up_by, o.done_by, o.created_at, o.started_at, o.finished_at, o.absorbed_at`
+
 func toSweep(r sweepRow) fabric.Sweep {
 	return fabric.Sweep{Operation: toOperation(r.Operation), Attempt: r.Attempt}
 }
 
-const sweepsQuery = "SELECT o.*, s.attempt FROM operation o JOIN step s ON s.id = o.step_id WHERE "
-
-func (s *Isolation) sweeps(ctx context.Context, rest string, args ...any) ([]fabric.Sweep, error) {
-	rows, err := scan[sweepRow](ctx, s.db, sweepsQuery+rest, args...)
+func (s *Isolation) sweeps(ctx context.Context, columns, rest string, args ...any) ([]fabric.Sweep, error) {
+	rows, err := scan[sweepRow](ctx, s.db, "SELECT "+columns+", s.attempt FROM operation o JOIN step s ON s.id = o.step_id WHERE "+rest, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read operations: %w", err)
 	}
@@ -32,18 +34,28 @@ func (s *Isolation) sweeps(ctx context.Context, rest string, args ...any) ([]fab
 }
 
 // Sweeps implements fabric.Partitions.
-func (s *Isolation) Sweeps(ctx context.Context, id ids.Fabric, limit int) ([]fabric.Sweep, error) {
-	return s.sweeps(ctx, "o.fabric_id = ? AND s.fabric_id = o.fabric_id ORDER BY o.created_at DESC, o.id DESC LIMIT ?", id, limit)
+func (s *Isolation) Sweeps(ctx context.Context, id ids.Fabric, step string, limit int) ([]fabric.Sweep, error) {
+	return s.sweeps(ctx, sweepColumns, "o.fabric_id = ? AND s.fabric_id = o.fabric_id AND s.kind = ? ORDER BY o.created_at DESC, o.id DESC LIMIT ?", id, step, limit)
+}
+
+// LastPlaced implements fabric.Partitions.
+func (s *Isolation) LastPlaced(ctx context.Context, id ids.Fabric) (fabric.Sweep, bool, error) {
+	found, err := s.sweeps(ctx, sweepColumns, `o.fabric_id = ? AND s.fabric_id = o.fabric_id AND o.kind = 'apply_partitions' AND o.signed IS NOT NULL
+		ORDER BY o.created_at DESC, o.id DESC LIMIT 1`, id)
+	if err != nil || len(found) == 0 {
+		return fabric.Sweep{}, false, err
+	}
+	return found[0], true, nil
 }
 
 // Unabsorbed implements fabric.Partitions.
 func (s *Isolation) Unabsorbed(ctx context.Context, id ids.Fabric) ([]fabric.Sweep, error) {
-	return s.sweeps(ctx, "o.fabric_id = ? AND s.fabric_id = o.fabric_id AND o.absorbed_at IS NULL AND o.state NOT IN ('queued', 'running') ORDER BY o.created_at, o.id", id)
+	return s.sweeps(ctx, "o.*", "o.fabric_id = ? AND s.fabric_id = o.fabric_id AND o.absorbed_at IS NULL AND o.state NOT IN ('queued', 'running') ORDER BY o.created_at, o.id", id)
 }
 
 // Rounds implements fabric.Partitions.
 func (s *Isolation) Rounds(ctx context.Context, id ids.Lease, step string) ([]fabric.Sweep, error) {
-	return s.sweeps(ctx, "s.lease_id = ? AND s.kind = ? ORDER BY s.attempt, o.created_at, o.id", id, step)
+	return s.sweeps(ctx, "o.*", "s.lease_id = ? AND s.kind = ? ORDER BY s.attempt, o.created_at, o.id", id, step)
 }
 
 // Absorbed implements fabric.Partitions.

@@ -1,0 +1,245 @@
+package fabric
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/fleet"
+	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/outbox"
+	"github.com/leasehold/leasehold/backend/tenant"
+)
+
+// auditStep is the kind of the steps in which a fabric's agent reads every port's tables: one operation each.
+const auditStep = "audit"
+
+// auditsKept is how many audits keep all that they have read; of the others the summary stays, and the drift that they found.
+const auditsKept = 3
+
+// AuditVerdict is what an audit came to. Undecided never counts as clean.
+type AuditVerdict string
+
+// The verdicts of audits.
+const (
+	AuditClean     AuditVerdict = "clean"     // every port was read at both ends and holds what it should
+	AuditDeviating AuditVerdict = "deviating" // some port does not
+	AuditUnknown   AuditVerdict = "unknown"   // nothing was seen to be wrong, and not everything was seen
+)
+
+// Audit is one reading of all of a fabric's ports, held against the rows.
+type Audit struct {
+	Operation  ids.Operation
+	Fabric     ids.Fabric
+	AskedBy    string // "": it was its time
+	AskedAt    time.Time
+	EndedAt    time.Time
+	Verdict    AuditVerdict
+	Ports      int // that are ours or were seen
+	Clean      int // read at both ends, with nothing wrong
+	Deviating  int
+	Unreadable int
+	Strangers  int             // of no machine that we know
+	Foreign    []protocol.PKey // partitions that are not ours; reported, never touched
+	Detail     string          // what went wrong with the audit itself, or is wrong with the fabric as a whole
+}
+
+// AskAudit has the whole fabric read now, and drift that repairs did not help tried again. It returns the instant after which the audit
+// began that answers the request.
+//
+// It returns a NotFound fault.
+func (s *Service) AskAudit(ctx context.Context, id ids.Fabric) (time.Time, error) {
+	now := s.Clock.Now()
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		if _, err := s.Partitions.SubnetForUpdate(ctx, id); err != nil {
+			return err
+		}
+		by := "platform"
+		if actor, ok := tenant.ActorFrom(ctx); ok && actor.Name() != "" {
+			by = actor.Name()
+		}
+		open, err := s.Partitions.OpenDrift(ctx, id)
+		if err != nil {
+			return err
+		}
+		var again []Drift
+		for _, d := range open {
+			if !d.GaveUpAt.IsZero() {
+				d.GaveUpAt, d.TriedAt, d.Attempts = time.Time{}, time.Time{}, 0
+				again = append(again, d)
+			}
+		}
+		if err := s.Partitions.PutDrift(ctx, again); err != nil {
+			return err
+		}
+		if err := s.Partitions.DueAudit(ctx, id, now, by); err != nil {
+			return err
+		}
+		if err := s.Audit.Record(ctx, "fabric.audit_asked", id.String(), nil, nil); err != nil {
+			return err
+		}
+		return s.Outbox.Put(ctx, outbox.FabricNudge, id.String(), nil, now)
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("ask for audit: %w", err)
+	}
+	return now, nil
+}
+
+// Audits lists the fabric's audits, latest first, limit at most.
+//
+// It returns a NotFound fault.
+func (s *Service) Audits(ctx context.Context, id ids.Fabric, limit int) ([]Audit, error) {
+	var found []Audit
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		if _, err := s.Partitions.Subnet(ctx, id); err != nil {
+			return err
+		}
+		var err error
+		found, err = s.Partitions.Audits(ctx, id, limit)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list audits: %w", err)
+	}
+	return found, nil
+}
+
+// maxReserved bounds the reserved keys of a fabric, as agents do.
+const maxReserved = 256
+
+// Reserve keeps keys within the fabric's managed range from leases: they are somebody else's, reported where they are seen and never
+// touched. It replaces the list.
+//
+// It returns a NotFound fault, an Invalid fault, code "reserved-keys", and a Conflict fault, code "pkey-in-use", for one that a lease has.
+func (s *Service) Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PKey) error {
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	if len(keys) > maxReserved {
+		return fault.New(fault.Invalid, "reserved-keys", "at most %d keys can be reserved", maxReserved)
+	}
+	for _, key := range keys {
+		if key < protocol.FirstPartitionID || key > protocol.LastPartitionID {
+			return fault.New(fault.Invalid, "reserved-keys", "%s is not a partition key without its membership bit", key)
+		}
+	}
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		subnet, err := s.Partitions.SubnetForUpdate(ctx, id)
+		if err != nil || slices.Equal(subnet.Reserved, keys) {
+			return err
+		}
+		live, err := s.Partitions.Live(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, p := range live {
+			if slices.Contains(keys, p.PKey) {
+				return fault.New(fault.Conflict, "pkey-in-use", "a lease's partition has %s, or had it lately", p.PKey)
+			}
+		}
+		if err := s.Partitions.Reserve(ctx, id, keys); err != nil {
+			return err
+		}
+		if err := s.Audit.Record(ctx, "fabric.pkeys_reserved", id.String(), map[string]any{"pkeys": subnet.Reserved}, map[string]any{"pkeys": keys}); err != nil {
+			return err
+		}
+		return s.changed(ctx, id)
+	})
+	if err != nil {
+		return fmt.Errorf("reserve keys: %w", err)
+	}
+	return nil
+}
+
+// auditDue reports whether an audit is due, and whether it is so late that changes wait for it.
+func (s *Service) auditDue(subnet Subnet, now time.Time) (due, late bool) {
+	switch {
+	case subnet.AuditDueAt.IsZero():
+		return !subnet.ObservedAt.IsZero(), false
+	case now.Before(subnet.AuditDueAt):
+		return false, false
+	default:
+		return true, now.After(subnet.AuditDueAt.Add(s.Policy.AuditEvery))
+	}
+}
+
+// orderAudit asks the fabric's agent to read every port.
+func (s *Service) orderAudit(ctx context.Context, subnet Subnet, now time.Time) error {
+	last, err := s.Partitions.Sweeps(ctx, subnet.ID, auditStep, 1)
+	if err != nil {
+		return err
+	}
+	attempt := 1
+	if len(last) > 0 {
+		attempt = last[0].Attempt + 1
+	}
+	work := fleet.Work{
+		Fabric: subnet.ID, Kind: protocol.ObserveFabric, Epoch: subnet.Epoch, Spec: protocol.ObserveFabricSpec{Nonce: rand.Text(), Ports: []protocol.GUID{}},
+		PickUpWithin: s.Policy.PickUpWithin, DoneWithin: s.Policy.PickUpWithin + s.Policy.SweepWithin,
+	}
+	if _, err := s.Work.Issue(ctx, fleet.Step{Fabric: subnet.ID, Kind: auditStep, Attempt: attempt}, []fleet.Work{work}); err != nil {
+		return err
+	}
+	// Who asked stays noted until the audit ends.
+	return s.Partitions.DueAudit(ctx, subnet.ID, now.Add(s.Policy.AuditEvery), subnet.AuditAskedBy)
+}
+
+// conclude writes an audit's summary.
+func (s *Service) conclude(ctx context.Context, subnet Subnet, sweep Sweep, v sight, c comparison, known map[protocol.GUID]bool) error {
+	a := Audit{
+		Operation: sweep.ID, Fabric: subnet.ID, AskedBy: subnet.AuditAskedBy, AskedAt: sweep.CreatedAt, EndedAt: v.at, Verdict: AuditUnknown,
+		Clean: c.clean, Detail: v.trouble, Foreign: []protocol.PKey{},
+	}
+	bad, dark, strange, ports := map[protocol.GUID]bool{}, map[protocol.GUID]bool{}, map[protocol.GUID]bool{}, map[protocol.GUID]bool{}
+	for guid := range known {
+		ports[guid] = true
+	}
+	for guid := range v.links {
+		ports[guid] = true
+	}
+	for _, d := range c.deviations {
+		switch {
+		case d.Kind == Unreadable:
+			dark[d.Port] = true
+		case d.Kind == UnknownPort:
+			strange[d.Port] = true
+		case d.Port != 0:
+			bad[d.Port] = true
+		default:
+			a.Detail = firstOf(a.Detail, d.What)
+		}
+	}
+	for _, keys := range c.foreign {
+		a.Foreign = append(a.Foreign, keys...)
+	}
+	slices.Sort(a.Foreign)
+	a.Foreign = slices.Compact(a.Foreign)
+	a.Ports, a.Deviating, a.Unreadable, a.Strangers = len(ports), len(bad), len(dark), len(strange)
+	switch {
+	case v.trouble != "":
+	case len(bad) > 0 || len(strange) > 0 || a.Detail != "":
+		a.Verdict = AuditDeviating
+	case len(dark) == 0 && len(ports) > 0:
+		a.Verdict = AuditClean
+	}
+	if err := s.Partitions.InsertAudit(ctx, a); err != nil {
+		return err
+	}
+	if err := s.Partitions.ForgetAudits(ctx, subnet.ID, auditsKept); err != nil {
+		return err
+	}
+	if subnet.AuditAskedBy == "" || sweep.CreatedAt.Before(subnet.AuditDueAt.Add(-s.Policy.AuditEvery)) {
+		return nil // somebody has asked anew since it began
+	}
+	return s.Partitions.DueAudit(ctx, subnet.ID, subnet.AuditDueAt, "")
+}
+
+// wholeFabric reports whether a sweep was to look at every port.
+func wholeFabric(sweep Sweep) bool {
+	var spec protocol.ObserveFabricSpec
+	return sweep.Kind == protocol.ObserveFabric && json.Unmarshal(sweep.Spec, &spec) == nil && len(spec.Ports) == 0
+}

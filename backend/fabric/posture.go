@@ -1,0 +1,69 @@
+package fabric
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/ids"
+)
+
+// postureDefaultLimited is the item on which all isolation rests: hosts are limited members of the default partition.
+const postureDefaultLimited = "default_membership_limited"
+
+// Bars reports whether an item of posture keeps new leases off a fabric: when it is false, and where isolation itself rests on it also
+// when it is unknown. Other items that are unknown are reported; else no fabric of a manager that does not tell could ever be sold.
+func Bars(check protocol.PostureCheck) bool {
+	return check.Verdict == protocol.False || check.Item == postureDefaultLimited && check.Verdict != protocol.True
+}
+
+// barred says why no new lease may come to the fabric; "" when one may.
+func (s Subnet) barred() string {
+	if s.Override != "" {
+		return ""
+	}
+	var failed []string
+	for _, check := range s.Posture {
+		switch {
+		case !Bars(check):
+		case check.Verdict == protocol.False:
+			failed = append(failed, check.Item+" failed")
+		default:
+			failed = append(failed, check.Item+" is unknown")
+		}
+	}
+	if len(failed) == 0 {
+		return ""
+	}
+	return "the fabric is not secure enough for tenants: " + list(failed)
+}
+
+// posted keeps the posture that a sight shows: it is fresher than the last inventory.
+func (s *Service) posted(ctx context.Context, subnet *Subnet, v sight) error {
+	if len(v.posture) == 0 || slices.Equal(subnet.Posture, v.posture) {
+		return nil
+	}
+	subnet.Posture = v.posture
+	return s.Partitions.NotePosture(ctx, subnet.ID, v.posture)
+}
+
+// Override lets a fabric's posture pass, for a lab; the reason is audited. "" ends it.
+//
+// It returns a NotFound fault.
+func (s *Service) Override(ctx context.Context, id ids.Fabric, reason string) error {
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		subnet, err := s.Partitions.SubnetForUpdate(ctx, id)
+		if err != nil || subnet.Override == reason {
+			return err
+		}
+		if err := s.Partitions.Override(ctx, id, reason); err != nil {
+			return err
+		}
+		return s.Audit.Record(ctx, "fabric.posture_overridden", id.String(), map[string]any{"reason": subnet.Override}, map[string]any{"reason": reason})
+	})
+	if err != nil {
+		return fmt.Errorf("override posture: %w", err)
+	}
+	return nil
+}
