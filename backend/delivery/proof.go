@@ -101,6 +101,19 @@ func (t *turn) witness(ctx context.Context, occasion Occasion, instances []Insta
 	return Progress{LookAt: t.now.Add(t.Policy.PickUpWithin)}, t.Fabric.Witness(ctx, t.lease.ID, occasion, round+1)
 }
 
+// awaitFabric waits, with the reason for everybody to see, while the fabric does not keep the lease apart: what was proved of its own ports
+// is worth nothing while other hosts' ports are open.
+func (t *turn) awaitFabric(ctx context.Context) (Progress, bool, error) {
+	if t.lease.Fabric.IsZero() {
+		return Progress{}, false, nil
+	}
+	status, words, err := t.Fabric.Status(ctx, t.lease.ID)
+	if err != nil || status != Broken {
+		return Progress{}, false, err
+	}
+	return Progress{LookAt: t.now.Add(t.Policy.Recheck)}, true, t.explain(ctx, "the fabric cannot isolate it yet: "+words)
+}
+
 // refusals counts the rounds of witnesses whose verdict was not "isolated".
 func (t *turn) refusals(ctx context.Context, occasion Occasion) (int, error) {
 	known, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventIsolationFailed, "occasion")
@@ -182,6 +195,9 @@ func (t *turn) attestIsolated(ctx context.Context) (Progress, error) {
 	}
 	if proved, err := t.proved(ctx); err != nil || proved {
 		return Progress{Done: proved}, err
+	}
+	if progress, waits, err := t.awaitFabric(ctx); err != nil || waits {
+		return progress, err
 	}
 	attestation, verdict, err := t.Fabric.Attest(ctx, t.lease.ID, BeforeActive)
 	if err != nil {

@@ -372,6 +372,9 @@ func (t *turn) grant(ctx context.Context) (Progress, error) {
 		if err := t.mustBeProved(ctx); err != nil {
 			return Progress{}, err
 		}
+		if progress, waits, err := t.awaitFabric(ctx); err != nil || waits {
+			return progress, err
+		}
 	}
 	instances := t.in(state)
 	found, err := t.advance(ctx, t.grantTask(), instances)
