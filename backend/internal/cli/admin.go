@@ -13,7 +13,7 @@ import (
 
 func adminCommand(o *options) *cobra.Command {
 	command := &cobra.Command{Use: "admin", Short: "Operate the platform, or your own sites as their provider"}
-	command.AddCommand(adminNodesCommand(o), adminDoctorCommand(o))
+	command.AddCommand(adminNodesCommand(o), adminNodeCommand(o), adminDoctorCommand(o))
 	return command
 }
 
@@ -23,21 +23,26 @@ func adminNodesCommand(o *options) *cobra.Command {
 		Short: "List nodes with state and use",
 		Args:  cobra.NoArgs,
 		RunE: o.connected(func(ctx context.Context, c *connection, p printer, _ []string) error {
-			all := client.NodeList{Items: []client.Node{}}
-			err := pages(func(cursor *string) (*client.NodeList, *httpResponse, error) {
-				answer, err := c.AdminListNodesWithResponse(ctx, &client.AdminListNodesParams{Cursor: cursor})
-				if err != nil {
-					return nil, nil, unreachable(c.server, err)
-				}
-				page, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
-				return page, answer.HTTPResponse, err
-			}, func(page *client.NodeList) { all.Items = append(all.Items, page.Items...) })
+			all, err := adminNodes(ctx, c)
 			if err != nil {
 				return err
 			}
 			return p.list(all, func(w io.Writer) { describeNodes(w, all.Items) })
 		}),
 	}
+}
+
+func adminNodes(ctx context.Context, c *connection) (client.NodeList, error) {
+	all, limit := client.NodeList{Items: []client.Node{}}, 200
+	err := pages(func(cursor *string) (*client.NodeList, *httpResponse, error) {
+		answer, err := c.AdminListNodesWithResponse(ctx, &client.AdminListNodesParams{Cursor: cursor, Limit: &limit})
+		if err != nil {
+			return nil, nil, unreachable(c.server, err)
+		}
+		page, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+		return page, answer.HTTPResponse, err
+	}, func(page *client.NodeList) { all.Items = append(all.Items, page.Items...) })
+	return all, err
 }
 
 // describeNodes ends every line with what is the matter, which may be long.

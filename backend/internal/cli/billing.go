@@ -137,7 +137,7 @@ func invoiceCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.list(invoices, func(w io.Writer) {
+			return p.show(invoices, func(w io.Writer) {
 				if len(invoices.Items) == 0 {
 					row(w, "No invoices yet: each lease gets one when it is over.")
 					return

@@ -50,6 +50,8 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		{`POST /v1/billing/top-ups`, 201, `{"state": "succeeded", "amount": {"amount": 1, "currency": "USD"}}`},
 		{`POST /v1/(ssh|api)-keys`, 201, `{"id": "key_1"}`},
 		{`POST /v1/sessions`, 201, `{"access_token": "t", "me": {}}`},
+		{`GET /v1/admin/nodes`, 200, `{"items": [{"id": "node_1", "name": "gpu-1", "site": "fra1"}]}`},
+		{`(GET|PUT) /v1/admin/nodes/node_1(/state)?`, 200, `{"node": {"name": "gpu-1"}}`},
 		{`DELETE .*`, 204, ``},
 		{`GET /\.well-known/attestation-keys\.json`, 200, `{"keys": []}`},
 		{`GET .*`, 200, `{}`},
@@ -119,6 +121,7 @@ func goodLines(t *testing.T) map[string]string {
 		"lease create": "quote_1 --ssh-key sshkey_1 --wait", "lease list": "", "lease show": "lease_1", "lease watch": "closed", "lease extend": "lease_1 --by 2h",
 		"lease end": "lease_1", "lease ssh": "", "lease events": "lease_1", "lease metrics": "lease_1",
 		"attest get": "lease_1", "attest now": "lease_1", "attest verify": "", "admin nodes": "", "admin doctor": "",
+		"admin node show": "gpu-1", "admin node move": "fra1/gpu-1 maintenance --reason fan",
 	}
 }
 
@@ -186,7 +189,7 @@ func TestEveryCommandRefusesNonsenseBeforeItAsksAnybody(t *testing.T) { //nolint
 		"top-up -5 USD", "top-up 0 USD", "top-up x USD", "top-up 1.234 USD", "top-up 1 GLD", "quote --type x", "quote --type x --duration 2y",
 		"quote --type x --duration -5h", "quote --type x --duration 1h --end 2026-01-01T00:00:00Z", "quote --type x --end 2026-01-01T00:00:00Z",
 		"quote --type x --start tomorrow --duration 1h", "quote --type x --start 2026-01-02T00:00:00Z --end 2026-01-01T00:00:00Z",
-		"lease extend lease_1", "lease extend lease_1 --by 1h --to 2026-01-01T00:00:00Z", "keys remove laptop", "lease create q --wait --dry-run", "login",
+		"lease extend lease_1", "lease extend lease_1 --by 1h --to 2026-01-01T00:00:00Z", "keys remove laptop", "admin node move gpu-1 asleep", "lease create q --wait --dry-run", "login",
 	} {
 		refused(strings.Fields(line)...)
 	}
@@ -196,7 +199,7 @@ func TestWhatIsRefusedSaysWhatToDo(t *testing.T) { //nolint:paralleltest // the 
 	for line, want := range map[string]string{
 		"top-up -5 USD":           "an amount to pay in is above zero",
 		"top-up -.5 USD":          "an amount to pay in is above zero",
-		"lease shwo lease_1":      `leasehold lease has no command "shwo"; did you mean show?`,
+		"lease shwo lease_1":      `lease has no command "shwo"; did you mean show?`,
 		"lease show":              "leasehold lease show LEASE",
 		"balance -o yaml":         "want table, wide or json",
 		"quote --type x":          "[duration end] is required",

@@ -172,7 +172,7 @@ func addAPIKeyCommand(o *options) *cobra.Command {
 	// identity:read, since booking looks up your SSH keys by name.
 	command.Flags().StringSliceVar(&scopes, "scope", []string{"market:read", "leases:read", "leases:write", "identity:read"},
 		"what the key may do: area:read or area:write, of market, leases, billing, identity and admin")
-	command.Flags().Var(&ttl, "expires", "how long the key lives, e.g. 30d (default: the server's, 90d)")
+	command.Flags().Var(&ttl, "expires", "how long the key lives, e.g. 30d (default: until it is revoked)")
 	return command
 }
 

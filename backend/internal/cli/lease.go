@@ -122,7 +122,7 @@ func leaseListCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.list(all, func(w io.Writer) {
+			return p.show(all, func(w io.Writer) {
 				if len(all.Items) == 0 {
 					row(w, "No such leases. Get an offer first: leasehold quote --type TYPE --duration 1h")
 					return

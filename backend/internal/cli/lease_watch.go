@@ -130,7 +130,7 @@ func leaseMetricsCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.list(metrics, func(w io.Writer) {
+			return p.show(metrics, func(w io.Writer) {
 				if len(metrics.Series) == 0 {
 					row(w, "No readings yet: they begin some seconds after the lease is active.")
 					return

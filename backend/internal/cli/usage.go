@@ -55,7 +55,7 @@ func strict(command *cobra.Command) {
 			if check(cmd, args) == nil {
 				return nil
 			}
-			return &Usage{Detail: "it goes like this: " + cmd.UseLine(), Command: cmd.CommandPath()}
+			return &Usage{Detail: "usage: " + cmd.UseLine(), Command: cmd.CommandPath()}
 		}
 	}
 }
@@ -64,7 +64,7 @@ func runGroup(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	detail := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
+	detail := fmt.Sprintf("%s has no command %q", cmd.Name(), args[0])
 	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		detail += "; did you mean " + strings.Join(near, " or ") + "?"
