@@ -160,8 +160,13 @@ func (s *Service) take(ctx context.Context, node *Node, report protocol.NodeInve
 	}
 	changes := Compare(*node.Accepted, report, s.clock.Now())
 	if len(changes) == 0 {
+		if node.Reported == nil {
+			return nil, nil
+		}
+		// It is again what was accepted (a GPU is back on its bus, say): there is nothing left to decide. Left pending, the difference
+		// would keep the node from passing its tests for ever.
 		node.Reported = nil
-		return nil, nil
+		return nil, s.nodes.SettleChanges(ctx, node.ID, Rejected)
 	}
 	node.Reported = &report
 	return changes, s.nodes.AddChanges(ctx, node.ID, changes)

@@ -162,6 +162,31 @@ func TestADifferenceIsAnEventAndNeverSilentlyAccepted(t *testing.T) {
 	require.Equal(t, "h100-sxm-80gb.7", detail.Node.Hardware, "which no type is sold on")
 }
 
+func TestADifferenceThatWentAwayByItselfKeepsNoNodeOffTheMarket(t *testing.T) {
+	t.Parallel()
+	s, ctx := newStock(t), t.Context()
+	require.NoError(t, s.inventory.ReportFabric(ctx, s.Fabric, subnet(0x100)))
+	node, err := s.inventory.AddNode(ctx, s.Site, "h100-1", "S1")
+	require.NoError(t, err)
+	without := machine(0x100)
+	without.GPUs = without.GPUs[:7]
+	for _, report := range []protocol.NodeInventory{machine(0x100), without, machine(0x100), without, machine(0x100)} {
+		_, err = s.inventory.ReportNode(ctx, node.ID, report)
+		require.NoError(t, err)
+	}
+	detail, err := s.inventory.Node(ctx, node.ID)
+	require.NoError(t, err)
+	require.NotEmpty(t, detail.Changes, "that it happened stays known")
+	for _, c := range detail.Changes {
+		require.Equal(t, inventory.Rejected, c.State, c.Words())
+	}
+	detail, err = s.inventory.SetState(ctx, node.ID, detail.Node.Version, inventory.Move{To: inventory.Maintenance})
+	require.NoError(t, err)
+	detail, err = s.inventory.SetState(ctx, node.ID, detail.Node.Version, inventory.Move{To: inventory.Verifying})
+	require.NoError(t, err)
+	require.Equal(t, inventory.Available, detail.Node.State, detail.Node.StateReason)
+}
+
 func TestAGUIDThatTwoMachinesClaimKeepsTheSecondOffTheMarket(t *testing.T) {
 	t.Parallel()
 	s, ctx := newStock(t), t.Context()
