@@ -29,7 +29,7 @@ func (s *Service) shortage(ctx context.Context, w Wish) error {
 }
 
 func newShortage(t catalog.InstanceType, w Wish, most Count) error {
-	where := "at any site"
+	where := "at any one site"
 	if w.Site != "" {
 		where = "at " + w.Site
 	}
@@ -42,7 +42,7 @@ func newShortage(t catalog.InstanceType, w Wish, most Count) error {
 	case most.Total == 0:
 		return refusal("no machine %s is on the market as %s at the moment; choose another type or site", where, t.Name)
 	case w.Instances > most.Total:
-		return refusal("there are only %d × %s %s in all; ask for fewer", most.Total, t.Name, where)
+		return refusal("there are at most %d × %s %s; ask for fewer", most.Total, t.Name, where)
 	case w.Topology == Anywhere || w.Topology == "":
 		return refusal("nothing that fits is free in that window; try another time or fewer instances")
 	default:

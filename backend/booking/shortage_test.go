@@ -27,7 +27,7 @@ func TestARefusalForLackOfCapacitySaysWhatWouldHelp(t *testing.T) {
 	}{
 		{"is shared out for h100.1x", 0, booking.Wish{InstanceType: "h100.1x", Instances: 1, Duration: time.Hour}},
 		{"on the market as b200", 0, booking.Wish{InstanceType: "b200", Instances: 1, Duration: time.Hour}},
-		{"only 2 × h100 at any site in all", 2, booking.Wish{InstanceType: "h100", Instances: 3, Duration: time.Hour}},
+		{"at most 2 × h100 at any one site", 2, booking.Wish{InstanceType: "h100", Instances: 3, Duration: time.Hour}},
 		{"try another time or fewer instances", 2, booking.Wish{InstanceType: "h100", Instances: 2, Window: s.in(2*time.Hour, time.Hour).Window}},
 		{"another topology than same_leaf", 2, booking.Wish{InstanceType: "h100", Instances: 2, Window: s.in(2*time.Hour, time.Hour).Window, Topology: booking.SameLeaf}},
 	} {
