@@ -18,7 +18,7 @@ func idFromPath[T any, P interface {
 }](s string) (T, error) {
 	id, err := ids.Read[T, P](s)
 	if err != nil || P(&id).IsZero() {
-		return id, fault.New(fault.NotFound, "not-found", "there is no such thing")
+		return id, fault.New(fault.NotFound, "not-found", "there is nothing with that id")
 	}
 	return id, nil
 }
