@@ -123,17 +123,23 @@ func (s *Isolation) PutForeign(ctx context.Context, id ids.Fabric, keys map[prot
 	return nil
 }
 
-// portIsFull is the condition that the table of HCA port p has no room for a lease's key beside the default one and the foreign ones that
-// were seen there.
-const portIsFull = `(SELECT count(*) + 2 > f.max_pkeys_per_port FROM fabric f LEFT JOIN foreign_pkey k ON k.fabric_id = f.id AND k.port_guid = p.guid
-	WHERE f.id = p.fabric_id AND k.pkey IS NOT NULL GROUP BY f.id)`
+// fullPorts selects the HCA ports whose tables have no room for a lease's key beside the default one and the foreign ones that were seen
+// there. There are few or none: as a subquery of its own it is read once, not once a port.
+const fullPorts = `SELECT p.id, p.node_id FROM foreign_pkey k JOIN hca_port p ON p.fabric_id = k.fabric_id AND p.guid = k.port_guid JOIN fabric f ON f.id = k.fabric_id
+	GROUP BY p.id, f.max_pkeys_per_port HAVING count(*) + 2 > f.max_pkeys_per_port`
+
+// takesLeases is the condition that new leases may come to node n, which is on a fabric: the fabric's posture allows it, or an admin has let
+// it pass, and the node's ports have room. It says in SQL what fabric.Bars says of one item. Neither part is read once a node.
+const takesLeases = ` n.fabric_id NOT IN (SELECT f.id FROM fabric f WHERE f.posture_override IS NULL AND EXISTS (SELECT FROM jsonb_array_elements(f.posture) c
+		WHERE c->>'verdict' = 'false' OR c->>'item' = 'default_membership_limited' AND c->>'verdict' <> 'true'))
+	AND n.id NOT IN (SELECT full_ports.node_id FROM (` + fullPorts + `) full_ports) `
 
 // Full implements fabric.Watch.
 func (s *Isolation) Full(ctx context.Context, ports []ids.HCAPort) ([]protocol.GUID, error) {
 	if len(ports) == 0 {
 		return []protocol.GUID{}, nil
 	}
-	rows, err := scan[string](ctx, s.db, "SELECT p.guid FROM hca_port p WHERE p.id IN ? AND "+portIsFull+" ORDER BY p.guid", ports)
+	rows, err := scan[string](ctx, s.db, "SELECT guid FROM hca_port WHERE id IN ? AND id IN (SELECT id FROM ("+fullPorts+") full_ports) ORDER BY guid", ports)
 	if err != nil {
 		return nil, fmt.Errorf("read full ports: %w", err)
 	}
