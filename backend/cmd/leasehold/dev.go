@@ -37,8 +37,8 @@ func (o *devOptions) bindDataDir(flags *pflag.FlagSet) {
 }
 
 func (o *devOptions) bindSimulation(flags *pflag.FlagSet) {
-	flags.StringVar(&o.fabric, "fabric", "sim", "the simulated site's subnet: sim, or opensm for a real OpenSM on its simulator")
-	flags.StringVar(&o.speed, "speed", "real", "how long the simulated nodes work: real (some seconds), or instant (no time at all)")
+	flags.Var(newChoice(&o.fabric, "sim", "opensm"), "fabric", "the simulated site's subnet: sim, or opensm for a real OpenSM on its simulator")
+	flags.Var(newChoice(&o.speed, "real", "instant"), "speed", "how long the simulated nodes work: real (some seconds), or instant (no time at all)")
 }
 
 func defaultDataDir() string {
@@ -212,7 +212,7 @@ func (i *instance) startServices(ctx context.Context, o devOptions, say func(str
 		DatabaseURL: database.URL("temporal"), Namespace: "leasehold", UIPort: o.temporalUI, DataDir: filepath.Join(o.dataDir, "temporal"), Progress: say,
 	})
 	if err != nil {
-		return app.Config{}, fmt.Errorf("start Temporal: %w", err)
+		return app.Config{}, err
 	}
 	if process := server.Process(); process != nil {
 		i.children.AddProcess(process)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/leasehold/leasehold/backend/internal/cli"
 )
 
 func TestAgentsStayOnLoopbackWhereverTheAPIListens(t *testing.T) {
@@ -49,6 +51,19 @@ func get(t *testing.T, at string) string {
 	body, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	return string(body)
+}
+
+func TestFlagsThatNameAChoiceRefuseOtherWordsBeforeAnythingStarts(t *testing.T) {
+	t.Parallel()
+	for _, line := range [][]string{{"dev", "--fabric", "ethernet"}, {"dev", "--speed", "warp"}, {"demo", "--fabric", ""}} {
+		dir := filepath.Join(t.TempDir(), "data")
+		root := command()
+		root.SetArgs(append(line, "--data-dir", dir))
+		err := root.ExecuteContext(t.Context())
+		require.ErrorContains(t, err, "want ", line)
+		require.Equal(t, cli.ExitUsage, cli.ExitStatus(err), line)
+		require.NoDirExists(t, dir)
+	}
 }
 
 func TestAnAddressThatIsTakenSaysWhatToDo(t *testing.T) {

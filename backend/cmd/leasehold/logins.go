@@ -98,7 +98,7 @@ func writeServices(dataDir string, s services) error {
 func readServices(dataDir string) (services, error) {
 	raw, err := os.ReadFile(filepath.Join(dataDir, servicesFile)) //nolint:gosec // our own data directory
 	if errors.Is(err, os.ErrNotExist) {
-		return services{}, errNotRunning
+		return services{}, fmt.Errorf("%w: %s; start one with: leasehold dev", errNotRunning, dataDir)
 	}
 	if err != nil {
 		return services{}, fmt.Errorf("read services: %w", err)
