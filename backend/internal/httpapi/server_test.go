@@ -2,6 +2,8 @@ package httpapi_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"strings"
 	"testing"
@@ -29,6 +31,19 @@ func TestSystemRoutesAnswerAnybody(t *testing.T) {
 		require.Equal(t, "nosniff", got.header.Get("X-Content-Type-Options"), path)
 		require.Contains(t, got.header.Get("Content-Security-Policy"), "default-src 'none'", path)
 	}
+}
+
+func TestTheDocumentationNeedsNoStyleInLine(t *testing.T) {
+	t.Parallel()
+	got := newWorld(t).nobody().do(http.MethodGet, "/docs", nil)
+	require.NotContains(t, got.header.Get("Content-Security-Policy"), "unsafe")
+	require.NotContains(t, got.text(), "style=")
+	require.Equal(t, 1, strings.Count(got.text(), "<style"))
+	_, rest, _ := strings.Cut(got.text(), "<style>")
+	style, _, _ := strings.Cut(rest, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	require.Contains(t, got.header.Get("Content-Security-Policy"), "'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+	require.Contains(t, got.text(), "admin:read, of the operator, or of a provider for its own sites")
 }
 
 func TestADatabaseThatIsGoneMakesItUnready(t *testing.T) {
