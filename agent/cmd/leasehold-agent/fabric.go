@@ -23,37 +23,65 @@ import (
 // fabricOptions are the flags of fabric.
 type fabricOptions struct {
 	common
-	name, device, partitionsFile, optionsFile, pidFile, mkeyFile, version string
+	ufm                                                                         ufmOptions
+	kind, name, device, partitionsFile, optionsFile, pidFile, mkeyFile, version string
 }
 
 func fabricCommand() *cobra.Command {
 	var o fabricOptions
 	cmd := &cobra.Command{
 		Use:   "fabric",
-		Short: "Run beside an OpenSM: write its partitions, and read back what the ports hold",
-		Long: "Run beside an OpenSM, on its host. OpenSM must have been started with -P and the file given here.\n" +
-			"The way to the ports (/dev/infiniband/umad*) was not tried on hardware; on a simulated subnet use the sim mode with --fabric opensm.",
+		Short: "Run beside a subnet manager: write its partitions, and read back what the ports hold",
+		Long: "Run beside a subnet manager.\n" +
+			"With --driver opensm on its host: OpenSM must have been started with -P and the file given here.\n" +
+			"With --driver ufm anywhere from where NVIDIA's UFM can be reached; on a host of the fabric --device has the ports read too.\n" +
+			"The UFM driver is written to public documentation and was not tried on a real UFM. The way to the ports (/dev/infiniband/umad*) was not tried on hardware; on a simulated subnet use the sim mode with --fabric opensm.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runFabric(cmd, o) },
 	}
 	o.bind(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.name, "name", "", "the fabric's name in the site's plan")
-	f.StringVar(&o.device, "device", "/dev/infiniband/umad0", "MAD device of the port that OpenSM uses")
-	f.StringVar(&o.partitionsFile, "partitions-file", "", "the file that OpenSM was started with as -P; this agent owns it")
-	f.StringVar(&o.optionsFile, "options-file", "", "the file that OpenSM was started with as -F, for the posture (default: posture is unknown)")
-	f.StringVar(&o.pidFile, "pid-file", "/run/opensm.pid", "file with OpenSM's process id")
+	f.StringVar(&o.kind, "driver", driverOpenSM, "the subnet manager: opensm or ufm")
+	f.StringVar(&o.device, "device", "", "MAD device of a port on the fabric, through which ports are read (default for opensm: "+defaultDevice+"; for ufm: none)")
+	f.StringVar(&o.partitionsFile, "partitions-file", "", "opensm: the file that OpenSM was started with as -P; this agent owns it")
+	f.StringVar(&o.optionsFile, "options-file", "", "opensm: the file that OpenSM was started with as -F, for the posture (default: posture is unknown)")
+	f.StringVar(&o.pidFile, "pid-file", "/run/opensm.pid", "opensm: file with OpenSM's process id")
 	f.StringVar(&o.mkeyFile, "m-key-file", "", "file with the fabric's M_Key in hex, if its ports are protected")
-	f.StringVar(&o.version, "opensm-version", "OpenSM", "what the manager calls itself, for the inventory")
-	for _, name := range []string{"name", "partitions-file"} {
-		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag is defined right above
-		}
+	f.StringVar(&o.version, "opensm-version", "OpenSM", "opensm: what the manager calls itself, for the inventory")
+	o.ufm.bind(f)
+	if err := cmd.MarkFlagRequired("name"); err != nil {
+		panic(err) // the flag is defined right above
 	}
 	return cmd
 }
 
+// The drivers.
+const (
+	driverOpenSM  = "opensm"
+	driverUFM     = "ufm"
+	defaultDevice = "/dev/infiniband/umad0"
+)
+
+func (o *fabricOptions) check() error {
+	switch {
+	case o.kind != driverOpenSM && o.kind != driverUFM:
+		return fmt.Errorf("--driver is %q, and must be %s or %s", o.kind, driverOpenSM, driverUFM)
+	case o.kind == driverOpenSM && o.partitionsFile == "":
+		return errors.New("--driver opensm needs --partitions-file")
+	case o.kind == driverUFM && (o.partitionsFile != "" || o.optionsFile != ""):
+		return errors.New("--driver ufm has no partitions file and no options file: UFM keeps its own")
+	}
+	if o.kind == driverOpenSM && o.device == "" {
+		o.device = defaultDevice
+	}
+	return nil
+}
+
 func runFabric(cmd *cobra.Command, o fabricOptions) (err error) {
+	if err := o.check(); err != nil {
+		return err
+	}
 	lock, err := durable.LockDir(o.stateDir)
 	if err != nil {
 		return err
@@ -61,11 +89,13 @@ func runFabric(cmd *cobra.Command, o fabricOptions) (err error) {
 	defer lock.Unlock() //nolint:errcheck // it ends with the process in any case
 	ctx, cancel := o.lifetime(cmd.Context())
 	defer cancel()
-	client, err := o.open()
-	if err != nil {
-		return err
+	var client *smp.Client
+	if o.device != "" {
+		if client, err = o.open(); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, client.Close()) }()
 	}
-	defer func() { err = errors.Join(err, client.Close()) }()
 	driver, err := o.driver(ctx, client)
 	if err != nil {
 		return err
@@ -97,6 +127,9 @@ func (o fabricOptions) open() (*smp.Client, error) {
 }
 
 func (o fabricOptions) driver(ctx context.Context, client *smp.Client) (fabric.Driver, error) {
+	if o.kind == driverUFM {
+		return o.ufm.driver(o.stateDir, client)
+	}
 	return opensm.New(ctx, opensm.Config{
 		Client: client, Manager: opensm.PIDFile(o.pidFile), PartitionsFile: o.partitionsFile, OptionsFile: o.optionsFile, StateDir: o.stateDir,
 		Version: o.version, Patience: fabric.DefaultPatience(),
