@@ -275,7 +275,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 			Billing: httpapi.Billing{Bills: a.bills, Payments: a.payments},
 			Admin: httpapi.Admin{
 				Inventory: a.inventory, Overview: overview.New(a.db, postgres.NewOverview(a.db), a.clock), Tenants: a.tenants, Enroller: a.fleet,
-				Doctor: a.doctor, Audit: a.audit,
+				Doctor: a.doctor, Audit: a.audit, Fabrics: a.fabric,
 			},
 		},
 		Agent:         httpapi.Agent{Fleet: a.fleet, Clock: a.clock},

@@ -140,6 +140,60 @@ func (e ConditionClass) Valid() bool {
 	}
 }
 
+// Defines values for FabricAuditVerdict.
+const (
+	FabricAuditVerdictClean     FabricAuditVerdict = "clean"
+	FabricAuditVerdictDeviating FabricAuditVerdict = "deviating"
+	FabricAuditVerdictUnknown   FabricAuditVerdict = "unknown"
+)
+
+// Valid indicates whether the value is a known member of the FabricAuditVerdict enum.
+func (e FabricAuditVerdict) Valid() bool {
+	switch e {
+	case FabricAuditVerdictClean:
+		return true
+	case FabricAuditVerdictDeviating:
+		return true
+	case FabricAuditVerdictUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FabricDriftKind.
+const (
+	FabricDriftKindConfiguration FabricDriftKind = "configuration"
+	FabricDriftKindFailOpen      FabricDriftKind = "fail_open"
+	FabricDriftKindMisplacedKey  FabricDriftKind = "misplaced_key"
+	FabricDriftKindMissingKey    FabricDriftKind = "missing_key"
+	FabricDriftKindUnexpectedKey FabricDriftKind = "unexpected_key"
+	FabricDriftKindUnknownPort   FabricDriftKind = "unknown_port"
+	FabricDriftKindUnreadable    FabricDriftKind = "unreadable"
+)
+
+// Valid indicates whether the value is a known member of the FabricDriftKind enum.
+func (e FabricDriftKind) Valid() bool {
+	switch e {
+	case FabricDriftKindConfiguration:
+		return true
+	case FabricDriftKindFailOpen:
+		return true
+	case FabricDriftKindMisplacedKey:
+		return true
+	case FabricDriftKindMissingKey:
+		return true
+	case FabricDriftKindUnexpectedKey:
+		return true
+	case FabricDriftKindUnknownPort:
+		return true
+	case FabricDriftKindUnreadable:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for FailurePolicy.
 const (
 	FailurePolicyAsk     FailurePolicy = "ask"
@@ -939,10 +993,48 @@ type Fabric struct {
 	Site              string         `json:"site"`
 }
 
+// FabricAudit defines model for FabricAudit.
+type FabricAudit struct {
+	AskedAt time.Time `json:"asked_at"`
+
+	// AskedBy Empty when it was its time
+	AskedBy string `json:"asked_by"`
+
+	// Clean Read at both ends, with nothing wrong
+	Clean     int       `json:"clean"`
+	Detail    *string   `json:"detail,omitempty"`
+	Deviating int       `json:"deviating"`
+	EndedAt   time.Time `json:"ended_at"`
+
+	// ForeignPkeys Partitions that are not ours; never touched
+	ForeignPkeys []string `json:"foreign_pkeys"`
+	ID           string   `json:"id"`
+	Ports        int      `json:"ports"`
+
+	// Strangers Ports of no known machine
+	Strangers  int                `json:"strangers"`
+	Unreadable int                `json:"unreadable"`
+	Verdict    FabricAuditVerdict `json:"verdict"`
+}
+
+// FabricAuditVerdict defines model for FabricAudit.Verdict.
+type FabricAuditVerdict string
+
+// FabricAuditList defines model for FabricAuditList.
+type FabricAuditList struct {
+	Items []FabricAudit `json:"items"`
+}
+
+// FabricAuditRequest defines model for FabricAuditRequest.
+type FabricAuditRequest struct {
+	AskedAt time.Time `json:"asked_at"`
+}
+
 // FabricDetail defines model for FabricDetail.
 type FabricDetail struct {
 	Drift      []FabricDrift     `json:"drift"`
 	Fabric     Fabric            `json:"fabric"`
+	Isolation  FabricIsolation   `json:"isolation"`
 	Links      []FabricLink      `json:"links"`
 	Partitions []FabricPartition `json:"partitions"`
 	Switches   []FabricSwitch    `json:"switches"`
@@ -950,10 +1042,39 @@ type FabricDetail struct {
 
 // FabricDrift defines model for FabricDrift.
 type FabricDrift struct {
+	// Attempts Repairs that were tried
+	Attempts int        `json:"attempts"`
 	EndedAt  *time.Time `json:"ended_at,omitempty"`
-	Onset    time.Time  `json:"onset"`
-	PortGUID string     `json:"port_guid"`
-	What     string     `json:"what"`
+
+	// GaveUpAt Repairs did not help; a person must
+	GaveUpAt *time.Time      `json:"gave_up_at,omitempty"`
+	Kind     FabricDriftKind `json:"kind"`
+	Onset    time.Time       `json:"onset"`
+
+	// PortGUID Empty for the fabric itself
+	PortGUID string `json:"port_guid"`
+
+	// Repair What was done about it
+	Repair *string `json:"repair,omitempty"`
+	What   string  `json:"what"`
+}
+
+// FabricDriftKind defines model for FabricDrift.Kind.
+type FabricDriftKind string
+
+// FabricIsolation defines model for FabricIsolation.
+type FabricIsolation struct {
+	AuditDueAt *time.Time `json:"audit_due_at,omitempty"`
+
+	// Barred Why no new lease is placed on the fabric
+	Barred *string `json:"barred,omitempty"`
+
+	// Open Why no lease is handed over on the fabric
+	Open *string `json:"open,omitempty"`
+
+	// PostureOverride Why the posture is let pass
+	PostureOverride *string  `json:"posture_override,omitempty"`
+	ReservedPkeys   []string `json:"reserved_pkeys"`
 }
 
 // FabricLink defines model for FabricLink.
@@ -1449,6 +1570,11 @@ type PostureCheck struct {
 // PostureCheckVerdict defines model for PostureCheck.Verdict.
 type PostureCheckVerdict string
 
+// PostureOverride defines model for PostureOverride.
+type PostureOverride struct {
+	Reason string `json:"reason"`
+}
+
 // PriceList defines model for PriceList.
 type PriceList struct {
 	Items []PriceVersion `json:"items"`
@@ -1582,6 +1708,11 @@ type RatePer string
 type RefundStep struct {
 	NoticeSeconds int64 `json:"notice_seconds"`
 	RefundBps     int64 `json:"refund_bps"`
+}
+
+// ReservedPKeys defines model for ReservedPKeys.
+type ReservedPKeys struct {
+	Pkeys []string `json:"pkeys"`
 }
 
 // SSHKey defines model for SSHKey.
@@ -1774,6 +1905,24 @@ type Wait = string
 
 // AdminCreateEnrollmentTokenParams defines parameters for AdminCreateEnrollmentToken.
 type AdminCreateEnrollmentTokenParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// AdminAuditFabricParams defines parameters for AdminAuditFabric.
+type AdminAuditFabricParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// AdminOverridePostureParams defines parameters for AdminOverridePosture.
+type AdminOverridePostureParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// AdminReservePKeysParams defines parameters for AdminReservePKeys.
+type AdminReservePKeysParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
@@ -2024,6 +2173,12 @@ type ReceiveStripeWebhookParams struct {
 // AdminCreateEnrollmentTokenJSONRequestBody defines body for AdminCreateEnrollmentToken for application/json ContentType.
 type AdminCreateEnrollmentTokenJSONRequestBody = EnrollmentTokenCreate
 
+// AdminOverridePostureJSONRequestBody defines body for AdminOverridePosture for application/json ContentType.
+type AdminOverridePostureJSONRequestBody = PostureOverride
+
+// AdminReservePKeysJSONRequestBody defines body for AdminReservePKeys for application/json ContentType.
+type AdminReservePKeysJSONRequestBody = ReservedPKeys
+
 // AdminSetNodeStateJSONRequestBody defines body for AdminSetNodeState for application/json ContentType.
 type AdminSetNodeStateJSONRequestBody = NodeStateUpdate
 
@@ -2194,6 +2349,55 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/admin/fabrics/{fabric_id} (the `AdminGetFabric` operationId).
 	AdminGetFabric(ctx context.Context, fabricID FabricID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminListFabricAudits Readings of all of a fabric's ports, latest first
+	//
+	// Corresponds with GET /v1/admin/fabrics/{fabric_id}/audits (the `AdminListFabricAudits` operationId).
+	AdminListFabricAudits(ctx context.Context, fabricID FabricID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminAuditFabric Have every port of a fabric read now
+	//
+	// The audit that answers is the first in the list whose asked_at is not before that of this answer. Drift that repairs did not help is
+	// repaired again.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/audits (the `AdminAuditFabric` operationId).
+	AdminAuditFabric(ctx context.Context, fabricID FabricID, params *AdminAuditFabricParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminOverridePostureWithBody Let a fabric's posture pass, for a lab
+	//
+	// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/posture-override (the `AdminOverridePosture` operationId).
+	AdminOverridePostureWithBody(ctx context.Context, fabricID FabricID, params *AdminOverridePostureParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminOverridePosture Let a fabric's posture pass, for a lab
+	//
+	// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/posture-override (the `AdminOverridePosture` operationId).
+	AdminOverridePosture(ctx context.Context, fabricID FabricID, params *AdminOverridePostureParams, body AdminOverridePostureJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminReservePKeysWithBody Keep keys within a fabric's managed range from leases
+	//
+	// They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
+	AdminReservePKeysWithBody(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminReservePKeys Keep keys within a fabric's managed range from leases
+	//
+	// They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
+	AdminReservePKeys(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, body AdminReservePKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// AdminListLeases Everybody's live leases
 	//
@@ -2755,6 +2959,115 @@ func (c *Client) AdminListFabrics(ctx context.Context, reqEditors ...RequestEdit
 // Corresponds with GET /v1/admin/fabrics/{fabric_id} (the `AdminGetFabric` operationId).
 func (c *Client) AdminGetFabric(ctx context.Context, fabricID FabricID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAdminGetFabricRequest(c.Server, fabricID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminListFabricAudits Readings of all of a fabric's ports, latest first
+//
+// Corresponds with GET /v1/admin/fabrics/{fabric_id}/audits (the `AdminListFabricAudits` operationId).
+func (c *Client) AdminListFabricAudits(ctx context.Context, fabricID FabricID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminListFabricAuditsRequest(c.Server, fabricID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminAuditFabric Have every port of a fabric read now
+//
+// The audit that answers is the first in the list whose asked_at is not before that of this answer. Drift that repairs did not help is
+// repaired again.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/audits (the `AdminAuditFabric` operationId).
+func (c *Client) AdminAuditFabric(ctx context.Context, fabricID FabricID, params *AdminAuditFabricParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminAuditFabricRequest(c.Server, fabricID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminOverridePostureWithBody Let a fabric's posture pass, for a lab
+//
+// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/posture-override (the `AdminOverridePosture` operationId).
+func (c *Client) AdminOverridePostureWithBody(ctx context.Context, fabricID FabricID, params *AdminOverridePostureParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminOverridePostureRequestWithBody(c.Server, fabricID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminOverridePosture Let a fabric's posture pass, for a lab
+//
+// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/posture-override (the `AdminOverridePosture` operationId).
+func (c *Client) AdminOverridePosture(ctx context.Context, fabricID FabricID, params *AdminOverridePostureParams, body AdminOverridePostureJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminOverridePostureRequest(c.Server, fabricID, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminReservePKeysWithBody Keep keys within a fabric's managed range from leases
+//
+// They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
+func (c *Client) AdminReservePKeysWithBody(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminReservePKeysRequestWithBody(c.Server, fabricID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminReservePKeys Keep keys within a fabric's managed range from leases
+//
+// They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
+func (c *Client) AdminReservePKeys(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, body AdminReservePKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminReservePKeysRequest(c.Server, fabricID, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4057,6 +4370,207 @@ func NewAdminGetFabricRequest(server string, fabricID FabricID) (*http.Request, 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAdminListFabricAuditsRequest constructs an http.Request for the AdminListFabricAudits method
+func NewAdminListFabricAuditsRequest(server string, fabricID FabricID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/audits", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAdminAuditFabricRequest constructs an http.Request for the AdminAuditFabric method
+func NewAdminAuditFabricRequest(server string, fabricID FabricID, params *AdminAuditFabricParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/audits", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewAdminOverridePostureRequest calls the generic AdminOverridePosture builder with application/json body
+func NewAdminOverridePostureRequest(server string, fabricID FabricID, params *AdminOverridePostureParams, body AdminOverridePostureJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdminOverridePostureRequestWithBody(server, fabricID, params, "application/json", bodyReader)
+}
+
+// NewAdminOverridePostureRequestWithBody constructs an http.Request for the AdminOverridePosture method, with any body, and a specified content type
+func NewAdminOverridePostureRequestWithBody(server string, fabricID FabricID, params *AdminOverridePostureParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/posture-override", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewAdminReservePKeysRequest calls the generic AdminReservePKeys builder with application/json body
+func NewAdminReservePKeysRequest(server string, fabricID FabricID, params *AdminReservePKeysParams, body AdminReservePKeysJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdminReservePKeysRequestWithBody(server, fabricID, params, "application/json", bodyReader)
+}
+
+// NewAdminReservePKeysRequestWithBody constructs an http.Request for the AdminReservePKeys method, with any body, and a specified content type
+func NewAdminReservePKeysRequestWithBody(server string, fabricID FabricID, params *AdminReservePKeysParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/reserved-pkeys", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
 	}
 
 	return req, nil
@@ -6912,6 +7426,59 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/admin/fabrics/{fabric_id} (the `AdminGetFabric` operationId).
 	AdminGetFabricWithResponse(ctx context.Context, fabricID FabricID, reqEditors ...RequestEditorFn) (*AdminGetFabricResponse, error)
 
+	// AdminListFabricAuditsWithResponse Readings of all of a fabric's ports, latest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/fabrics/{fabric_id}/audits (the `AdminListFabricAudits` operationId).
+	AdminListFabricAuditsWithResponse(ctx context.Context, fabricID FabricID, reqEditors ...RequestEditorFn) (*AdminListFabricAuditsResponse, error)
+
+	// AdminAuditFabricWithResponse Have every port of a fabric read now
+	//
+	// The audit that answers is the first in the list whose asked_at is not before that of this answer. Drift that repairs did not help is
+	// repaired again.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/audits (the `AdminAuditFabric` operationId).
+	AdminAuditFabricWithResponse(ctx context.Context, fabricID FabricID, params *AdminAuditFabricParams, reqEditors ...RequestEditorFn) (*AdminAuditFabricResponse, error)
+
+	// AdminOverridePostureWithBodyWithResponse Let a fabric's posture pass, for a lab
+	//
+	// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/posture-override (the `AdminOverridePosture` operationId).
+	AdminOverridePostureWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminOverridePostureParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminOverridePostureResponse, error)
+
+	// AdminOverridePostureWithResponse Let a fabric's posture pass, for a lab
+	//
+	// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/posture-override (the `AdminOverridePosture` operationId).
+	AdminOverridePostureWithResponse(ctx context.Context, fabricID FabricID, params *AdminOverridePostureParams, body AdminOverridePostureJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminOverridePostureResponse, error)
+
+	// AdminReservePKeysWithBodyWithResponse Keep keys within a fabric's managed range from leases
+	//
+	// They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
+	AdminReservePKeysWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminReservePKeysResponse, error)
+
+	// AdminReservePKeysWithResponse Keep keys within a fabric's managed range from leases
+	//
+	// They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
+	AdminReservePKeysWithResponse(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, body AdminReservePKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminReservePKeysResponse, error)
+
 	// AdminListLeasesWithResponse Everybody's live leases
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -7827,6 +8394,198 @@ func (r AdminGetFabricResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AdminGetFabricResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdminListFabricAuditsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FabricAuditList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminListFabricAuditsResponse) GetJSON200() *FabricAuditList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminListFabricAuditsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminListFabricAuditsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminListFabricAuditsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminListFabricAuditsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminListFabricAuditsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdminAuditFabricResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *FabricAuditRequest
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r AdminAuditFabricResponse) GetJSON202() *FabricAuditRequest {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminAuditFabricResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminAuditFabricResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminAuditFabricResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminAuditFabricResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminAuditFabricResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdminOverridePostureResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FabricIsolation
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminOverridePostureResponse) GetJSON200() *FabricIsolation {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminOverridePostureResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminOverridePostureResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminOverridePostureResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminOverridePostureResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminOverridePostureResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdminReservePKeysResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FabricIsolation
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminReservePKeysResponse) GetJSON200() *FabricIsolation {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminReservePKeysResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminReservePKeysResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminReservePKeysResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminReservePKeysResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminReservePKeysResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -10404,6 +11163,95 @@ func (c *ClientWithResponses) AdminGetFabricWithResponse(ctx context.Context, fa
 	return ParseAdminGetFabricResponse(rsp)
 }
 
+// AdminListFabricAuditsWithResponse Readings of all of a fabric's ports, latest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/fabrics/{fabric_id}/audits (the `AdminListFabricAudits` operationId).
+func (c *ClientWithResponses) AdminListFabricAuditsWithResponse(ctx context.Context, fabricID FabricID, reqEditors ...RequestEditorFn) (*AdminListFabricAuditsResponse, error) {
+	rsp, err := c.AdminListFabricAudits(ctx, fabricID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminListFabricAuditsResponse(rsp)
+}
+
+// AdminAuditFabricWithResponse Have every port of a fabric read now
+//
+// The audit that answers is the first in the list whose asked_at is not before that of this answer. Drift that repairs did not help is
+// repaired again.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/audits (the `AdminAuditFabric` operationId).
+func (c *ClientWithResponses) AdminAuditFabricWithResponse(ctx context.Context, fabricID FabricID, params *AdminAuditFabricParams, reqEditors ...RequestEditorFn) (*AdminAuditFabricResponse, error) {
+	rsp, err := c.AdminAuditFabric(ctx, fabricID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminAuditFabricResponse(rsp)
+}
+
+// AdminOverridePostureWithBodyWithResponse Let a fabric's posture pass, for a lab
+//
+// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/posture-override (the `AdminOverridePosture` operationId).
+func (c *ClientWithResponses) AdminOverridePostureWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminOverridePostureParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminOverridePostureResponse, error) {
+	rsp, err := c.AdminOverridePostureWithBody(ctx, fabricID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminOverridePostureResponse(rsp)
+}
+
+// AdminOverridePostureWithResponse Let a fabric's posture pass, for a lab
+//
+// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/posture-override (the `AdminOverridePosture` operationId).
+func (c *ClientWithResponses) AdminOverridePostureWithResponse(ctx context.Context, fabricID FabricID, params *AdminOverridePostureParams, body AdminOverridePostureJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminOverridePostureResponse, error) {
+	rsp, err := c.AdminOverridePosture(ctx, fabricID, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminOverridePostureResponse(rsp)
+}
+
+// AdminReservePKeysWithBodyWithResponse Keep keys within a fabric's managed range from leases
+//
+// They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
+func (c *ClientWithResponses) AdminReservePKeysWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminReservePKeysResponse, error) {
+	rsp, err := c.AdminReservePKeysWithBody(ctx, fabricID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminReservePKeysResponse(rsp)
+}
+
+// AdminReservePKeysWithResponse Keep keys within a fabric's managed range from leases
+//
+// They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
+func (c *ClientWithResponses) AdminReservePKeysWithResponse(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, body AdminReservePKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminReservePKeysResponse, error) {
+	rsp, err := c.AdminReservePKeys(ctx, fabricID, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminReservePKeysResponse(rsp)
+}
+
 // AdminListLeasesWithResponse Everybody's live leases
 //
 // Returns a wrapper object for the known response body format(s).
@@ -11538,6 +12386,138 @@ func ParseAdminGetFabricResponse(rsp *http.Response) (*AdminGetFabricResponse, e
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest FabricDetail
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdminListFabricAuditsResponse parses an HTTP response from a AdminListFabricAuditsWithResponse call
+func ParseAdminListFabricAuditsResponse(rsp *http.Response) (*AdminListFabricAuditsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminListFabricAuditsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FabricAuditList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdminAuditFabricResponse parses an HTTP response from a AdminAuditFabricWithResponse call
+func ParseAdminAuditFabricResponse(rsp *http.Response) (*AdminAuditFabricResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminAuditFabricResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest FabricAuditRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdminOverridePostureResponse parses an HTTP response from a AdminOverridePostureWithResponse call
+func ParseAdminOverridePostureResponse(rsp *http.Response) (*AdminOverridePostureResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminOverridePostureResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FabricIsolation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdminReservePKeysResponse parses an HTTP response from a AdminReservePKeysWithResponse call
+func ParseAdminReservePKeysResponse(rsp *http.Response) (*AdminReservePKeysResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminReservePKeysResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FabricIsolation
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/ids"
@@ -66,4 +67,36 @@ func (s *Service) Override(ctx context.Context, id ids.Fabric, reason string) er
 		return fmt.Errorf("override posture: %w", err)
 	}
 	return nil
+}
+
+// Outlook is how a fabric stands as a whole.
+type Outlook struct {
+	Override   string // why its posture is let pass; "": it is not
+	Barred     string // why no new lease is placed there; "": one may be
+	Open       string // why no lease is handed over there; "": one may be
+	Reserved   []protocol.PKey
+	AuditDueAt time.Time // zero: it was never audited
+}
+
+// Outlook says how the fabric stands.
+//
+// It returns a NotFound fault.
+func (s *Service) Outlook(ctx context.Context, id ids.Fabric) (Outlook, error) {
+	var o Outlook
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		subnet, err := s.Partitions.Subnet(ctx, id)
+		if err != nil {
+			return err
+		}
+		drift, err := s.Partitions.OpenDrift(ctx, id)
+		if err != nil {
+			return err
+		}
+		o = Outlook{Override: subnet.Override, Barred: subnet.barred(), Open: openness(drift), Reserved: nonNil(subnet.Reserved), AuditDueAt: subnet.AuditDueAt}
+		return nil
+	})
+	if err != nil {
+		return Outlook{}, fmt.Errorf("look at fabric: %w", err)
+	}
+	return o, nil
 }

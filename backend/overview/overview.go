@@ -33,9 +33,13 @@ type Partition struct {
 
 // Drift is a port that held something that it should not, or lacked something.
 type Drift struct {
-	PortGUID string
+	PortGUID string // "": the fabric itself
+	Kind     string
 	What     string
 	Onset    time.Time
+	Repair   string // what was done about it
+	Attempts int
+	GaveUpAt time.Time // zero: repairs helped, or may yet
 	EndedAt  time.Time // zero: it still does
 }
 

@@ -37,6 +37,7 @@ type Admin struct {
 	Enroller  Enroller
 	Doctor    Doctor
 	Audit     tenant.Recorder
+	Fabrics   Fabrics
 }
 
 // AdminListSites lists all sites, or a provider's, with what their nodes are up to.

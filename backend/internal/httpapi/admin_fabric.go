@@ -57,12 +57,16 @@ func (a Admin) AdminGetFabric(ctx context.Context, r api.AdminGetFabricRequestOb
 	if err != nil {
 		return nil, err
 	}
+	outlook, err := a.Fabrics.Outlook(ctx, id)
+	if err != nil {
+		return nil, err
+	}
 	view := newFabricPartitionView
 	if !providerOf(ctx).IsZero() {
 		view = newForeignPartitionView
 	}
 	return api.AdminGetFabric200JSONResponse{
-		Fabric: newFabricView(fabric, names[fabric.Site], len(partitions)), Switches: each(switches, newFabricSwitchView),
+		Fabric: newFabricView(fabric, names[fabric.Site], len(partitions)), Isolation: newFabricIsolationView(outlook), Switches: each(switches, newFabricSwitchView),
 		Links: each(links, newFabricLinkView), Partitions: each(partitions, view), Drift: each(drift, newFabricDriftView),
 	}, nil
 }
@@ -94,5 +98,8 @@ func newFabricPartitionView(p overview.Partition) api.FabricPartition {
 func newPKeyView(pkey uint16) string { return fmt.Sprintf("0x%04x", pkey) }
 
 func newFabricDriftView(d overview.Drift) api.FabricDrift {
-	return api.FabricDrift{PortGUID: d.PortGUID, What: d.What, Onset: d.Onset, EndedAt: orNil(d.EndedAt)}
+	return api.FabricDrift{
+		PortGUID: d.PortGUID, Kind: api.FabricDriftKind(d.Kind), What: d.What, Onset: d.Onset, Repair: orNil(d.Repair), Attempts: d.Attempts,
+		GaveUpAt: orNil(d.GaveUpAt), EndedAt: orNil(d.EndedAt),
+	}
 }

@@ -220,6 +220,9 @@ func strangerBodies() map[string]any {
 		"updateLease":       map[string]any{"name": "mine"},
 		"extendLease":       map[string]any{"end": "2026-06-01T00:00:00Z"},
 		"adminSetNodeState": map[string]any{"state": "maintenance"},
+
+		"adminOverridePosture": map[string]any{"reason": "a lab"},
+		"adminReservePKeys":    map[string]any{"pkeys": []string{"0x0001"}},
 	}
 }
 

@@ -86,6 +86,7 @@ func newWorld(t *testing.T, change ...func(*httpapi.Deps)) *world {
 			Admin: httpapi.Admin{
 				Inventory: newInventory(w), Overview: overview.New(w.db, postgres.NewOverview(w.db), w.clock), Tenants: w.tenants,
 				Enroller: fakeEnroller{}, Doctor: fakeDoctor{}, Audit: audit.New(postgres.NewAuditEvents(w.db), w.clock),
+				Fabrics: newFabrics(w),
 			},
 			Market:  newMarket(w),
 			Quotes:  httpapi.Quotes{Sales: newSales(w)},

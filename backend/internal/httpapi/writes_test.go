@@ -23,6 +23,7 @@ func (m *matrix) writes() map[string]write {
 	key := m.ada.do(http.MethodPost, "/v1/api-keys", map[string]any{"name": "k", "scopes": []string{"market:read"}}).member("id")
 	sshKey := m.ada.do(http.MethodPost, "/v1/ssh-keys", map[string]any{"name": "k", "public_key": newPublicKey(m.t)}).member("id")
 	node := m.site("writes").String()
+	subnet := "/v1/admin/fabrics/" + m.subnet("subnet").String()
 	scopes := []string{"market:read"}
 	good := map[string]write{
 		"deleteSession": {who: m.logIn(0), path: "/v1/sessions/current"},
@@ -48,6 +49,13 @@ func (m *matrix) writes() map[string]write {
 		"adminSetNodeState": {
 			who: m.olga, path: "/v1/admin/nodes/" + node + "/state", ifMatch: `"1"`,
 			body: map[string]any{"state": "maintenance"}, other: map[string]any{"state": "quarantined", "reason": "x", "exit": "repair"},
+		},
+		"adminAuditFabric": {who: m.olga, path: subnet + "/audits"},
+		"adminOverridePosture": {
+			who: m.olga, path: subnet + "/posture-override", body: map[string]any{"reason": "a lab"}, other: map[string]any{"reason": ""},
+		},
+		"adminReservePKeys": {
+			who: m.olga, path: subnet + "/reserved-pkeys", body: map[string]any{"pkeys": []string{"0x0001"}}, other: map[string]any{"pkeys": []string{}},
 		},
 	}
 	maps.Copy(good, m.sales())

@@ -90,18 +90,25 @@ func (s *Overview) PartitionCounts(ctx context.Context) (map[ids.Fabric]int, err
 func (s *Overview) Drift(ctx context.Context, fabric ids.Fabric, limit int) ([]overview.Drift, error) {
 	var rows []struct {
 		PortGUID string `gorm:"column:port_guid"`
+		Kind     string
 		What     string
 		Onset    time.Time
+		Repair   string
+		Attempts int
+		GaveUpAt *time.Time
 		EndedAt  *time.Time
 	}
-	err := conn(ctx).Raw(`SELECT port_guid, what, onset, ended_at FROM drift WHERE fabric_id = ?
+	err := conn(ctx).Raw(`SELECT port_guid, kind, what, onset, repair, attempts, gave_up_at, ended_at FROM drift WHERE fabric_id = ?
 		ORDER BY ended_at DESC NULLS FIRST, onset DESC LIMIT ?`, fabric, limit).Scan(&rows).Error
 	if err != nil {
 		return nil, fmt.Errorf("read drift: %w", err)
 	}
 	found := make([]overview.Drift, len(rows))
 	for i, r := range rows {
-		found[i] = overview.Drift{PortGUID: r.PortGUID, What: r.What, Onset: r.Onset.UTC(), EndedAt: instant(r.EndedAt)}
+		found[i] = overview.Drift{
+			PortGUID: r.PortGUID, Kind: r.Kind, What: r.What, Onset: r.Onset.UTC(), Repair: r.Repair, Attempts: r.Attempts, GaveUpAt: instant(r.GaveUpAt),
+			EndedAt: instant(r.EndedAt),
+		}
 	}
 	return found, nil
 }

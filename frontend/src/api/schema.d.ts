@@ -761,6 +761,68 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/fabrics/{fabric_id}/audits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Readings of all of a fabric's ports, latest first */
+        get: operations["adminListFabricAudits"];
+        put?: never;
+        /**
+         * Have every port of a fabric read now
+         * @description The audit that answers is the first in the list whose asked_at is not before that of this answer. Drift that repairs did not help is
+         *     repaired again.
+         */
+        post: operations["adminAuditFabric"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/fabrics/{fabric_id}/posture-override": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let a fabric's posture pass, for a lab
+         * @description The reason is kept in the audit log and shown in every attestation. An empty one ends it.
+         */
+        post: operations["adminOverridePosture"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/fabrics/{fabric_id}/reserved-pkeys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Keep keys within a fabric's managed range from leases
+         * @description They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
+         */
+        post: operations["adminReservePKeys"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/organizations": {
         parameters: {
             query?: never;
@@ -1705,6 +1767,7 @@ export interface components {
         };
         FabricDetail: {
             fabric: components["schemas"]["Fabric"];
+            isolation: components["schemas"]["FabricIsolation"];
             switches: components["schemas"]["FabricSwitch"][];
             links: components["schemas"]["FabricLink"][];
             partitions: components["schemas"]["FabricPartition"][];
@@ -1731,12 +1794,69 @@ export interface components {
             members: number;
         };
         FabricDrift: {
+            /** @description Empty for the fabric itself */
             port_guid: string;
+            /** @enum {string} */
+            kind: "fail_open" | "configuration" | "unexpected_key" | "missing_key" | "misplaced_key" | "unknown_port" | "unreadable";
             what: string;
             /** Format: date-time */
             onset: string;
+            /** @description What was done about it */
+            repair?: string;
+            /** @description Repairs that were tried */
+            attempts: number;
+            /**
+             * Format: date-time
+             * @description Repairs did not help; a person must
+             */
+            gave_up_at?: string;
             /** Format: date-time */
             ended_at?: string;
+        };
+        FabricIsolation: {
+            /** @description Why the posture is let pass */
+            posture_override?: string;
+            /** @description Why no new lease is placed on the fabric */
+            barred?: string;
+            /** @description Why no lease is handed over on the fabric */
+            open?: string;
+            reserved_pkeys: string[];
+            /** Format: date-time */
+            audit_due_at?: string;
+        };
+        FabricAudit: {
+            id: string;
+            /** @description Empty when it was its time */
+            asked_by: string;
+            /** Format: date-time */
+            asked_at: string;
+            /** Format: date-time */
+            ended_at: string;
+            /** @enum {string} */
+            verdict: "clean" | "deviating" | "unknown";
+            ports: number;
+            /** @description Read at both ends, with nothing wrong */
+            clean: number;
+            deviating: number;
+            unreadable: number;
+            /** @description Ports of no known machine */
+            strangers: number;
+            /** @description Partitions that are not ours; never touched */
+            foreign_pkeys: string[];
+            detail?: string;
+        };
+        FabricAuditList: {
+            items: components["schemas"]["FabricAudit"][];
+        };
+        FabricAuditRequest: {
+            /** Format: date-time */
+            asked_at: string;
+        };
+        PostureOverride: {
+            reason: string;
+        };
+        ReservedPKeys: {
+            pkeys: string[];
         };
         CapacityList: {
             items: components["schemas"]["Capacity"][];
@@ -3072,6 +3192,115 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FabricDetail"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminListFabricAudits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The latest 50 audits */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FabricAuditList"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminAuditFabric: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Asked */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FabricAuditRequest"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminOverridePosture: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PostureOverride"];
+            };
+        };
+        responses: {
+            /** @description How the fabric stands now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FabricIsolation"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminReservePKeys: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReservedPKeys"];
+            };
+        };
+        responses: {
+            /** @description How the fabric stands now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FabricIsolation"];
                 };
             };
             default: components["responses"]["Problem"];

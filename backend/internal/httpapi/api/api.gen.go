@@ -140,6 +140,60 @@ func (e ConditionClass) Valid() bool {
 	}
 }
 
+// Defines values for FabricAuditVerdict.
+const (
+	FabricAuditVerdictClean     FabricAuditVerdict = "clean"
+	FabricAuditVerdictDeviating FabricAuditVerdict = "deviating"
+	FabricAuditVerdictUnknown   FabricAuditVerdict = "unknown"
+)
+
+// Valid indicates whether the value is a known member of the FabricAuditVerdict enum.
+func (e FabricAuditVerdict) Valid() bool {
+	switch e {
+	case FabricAuditVerdictClean:
+		return true
+	case FabricAuditVerdictDeviating:
+		return true
+	case FabricAuditVerdictUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FabricDriftKind.
+const (
+	FabricDriftKindConfiguration FabricDriftKind = "configuration"
+	FabricDriftKindFailOpen      FabricDriftKind = "fail_open"
+	FabricDriftKindMisplacedKey  FabricDriftKind = "misplaced_key"
+	FabricDriftKindMissingKey    FabricDriftKind = "missing_key"
+	FabricDriftKindUnexpectedKey FabricDriftKind = "unexpected_key"
+	FabricDriftKindUnknownPort   FabricDriftKind = "unknown_port"
+	FabricDriftKindUnreadable    FabricDriftKind = "unreadable"
+)
+
+// Valid indicates whether the value is a known member of the FabricDriftKind enum.
+func (e FabricDriftKind) Valid() bool {
+	switch e {
+	case FabricDriftKindConfiguration:
+		return true
+	case FabricDriftKindFailOpen:
+		return true
+	case FabricDriftKindMisplacedKey:
+		return true
+	case FabricDriftKindMissingKey:
+		return true
+	case FabricDriftKindUnexpectedKey:
+		return true
+	case FabricDriftKindUnknownPort:
+		return true
+	case FabricDriftKindUnreadable:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for FailurePolicy.
 const (
 	FailurePolicyAsk     FailurePolicy = "ask"
@@ -939,10 +993,48 @@ type Fabric struct {
 	Site              string         `json:"site"`
 }
 
+// FabricAudit defines model for FabricAudit.
+type FabricAudit struct {
+	AskedAt time.Time `json:"asked_at"`
+
+	// AskedBy Empty when it was its time
+	AskedBy string `json:"asked_by"`
+
+	// Clean Read at both ends, with nothing wrong
+	Clean     int       `json:"clean"`
+	Detail    *string   `json:"detail,omitempty"`
+	Deviating int       `json:"deviating"`
+	EndedAt   time.Time `json:"ended_at"`
+
+	// ForeignPkeys Partitions that are not ours; never touched
+	ForeignPkeys []string `json:"foreign_pkeys"`
+	ID           string   `json:"id"`
+	Ports        int      `json:"ports"`
+
+	// Strangers Ports of no known machine
+	Strangers  int                `json:"strangers"`
+	Unreadable int                `json:"unreadable"`
+	Verdict    FabricAuditVerdict `json:"verdict"`
+}
+
+// FabricAuditVerdict defines model for FabricAudit.Verdict.
+type FabricAuditVerdict string
+
+// FabricAuditList defines model for FabricAuditList.
+type FabricAuditList struct {
+	Items []FabricAudit `json:"items"`
+}
+
+// FabricAuditRequest defines model for FabricAuditRequest.
+type FabricAuditRequest struct {
+	AskedAt time.Time `json:"asked_at"`
+}
+
 // FabricDetail defines model for FabricDetail.
 type FabricDetail struct {
 	Drift      []FabricDrift     `json:"drift"`
 	Fabric     Fabric            `json:"fabric"`
+	Isolation  FabricIsolation   `json:"isolation"`
 	Links      []FabricLink      `json:"links"`
 	Partitions []FabricPartition `json:"partitions"`
 	Switches   []FabricSwitch    `json:"switches"`
@@ -950,10 +1042,39 @@ type FabricDetail struct {
 
 // FabricDrift defines model for FabricDrift.
 type FabricDrift struct {
+	// Attempts Repairs that were tried
+	Attempts int        `json:"attempts"`
 	EndedAt  *time.Time `json:"ended_at,omitempty"`
-	Onset    time.Time  `json:"onset"`
-	PortGUID string     `json:"port_guid"`
-	What     string     `json:"what"`
+
+	// GaveUpAt Repairs did not help; a person must
+	GaveUpAt *time.Time      `json:"gave_up_at,omitempty"`
+	Kind     FabricDriftKind `json:"kind"`
+	Onset    time.Time       `json:"onset"`
+
+	// PortGUID Empty for the fabric itself
+	PortGUID string `json:"port_guid"`
+
+	// Repair What was done about it
+	Repair *string `json:"repair,omitempty"`
+	What   string  `json:"what"`
+}
+
+// FabricDriftKind defines model for FabricDrift.Kind.
+type FabricDriftKind string
+
+// FabricIsolation defines model for FabricIsolation.
+type FabricIsolation struct {
+	AuditDueAt *time.Time `json:"audit_due_at,omitempty"`
+
+	// Barred Why no new lease is placed on the fabric
+	Barred *string `json:"barred,omitempty"`
+
+	// Open Why no lease is handed over on the fabric
+	Open *string `json:"open,omitempty"`
+
+	// PostureOverride Why the posture is let pass
+	PostureOverride *string  `json:"posture_override,omitempty"`
+	ReservedPkeys   []string `json:"reserved_pkeys"`
 }
 
 // FabricLink defines model for FabricLink.
@@ -1449,6 +1570,11 @@ type PostureCheck struct {
 // PostureCheckVerdict defines model for PostureCheck.Verdict.
 type PostureCheckVerdict string
 
+// PostureOverride defines model for PostureOverride.
+type PostureOverride struct {
+	Reason string `json:"reason"`
+}
+
 // PriceList defines model for PriceList.
 type PriceList struct {
 	Items []PriceVersion `json:"items"`
@@ -1582,6 +1708,11 @@ type RatePer string
 type RefundStep struct {
 	NoticeSeconds int64 `json:"notice_seconds"`
 	RefundBps     int64 `json:"refund_bps"`
+}
+
+// ReservedPKeys defines model for ReservedPKeys.
+type ReservedPKeys struct {
+	Pkeys []string `json:"pkeys"`
 }
 
 // SSHKey defines model for SSHKey.
@@ -1774,6 +1905,24 @@ type Wait = string
 
 // AdminCreateEnrollmentTokenParams defines parameters for AdminCreateEnrollmentToken.
 type AdminCreateEnrollmentTokenParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// AdminAuditFabricParams defines parameters for AdminAuditFabric.
+type AdminAuditFabricParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// AdminOverridePostureParams defines parameters for AdminOverridePosture.
+type AdminOverridePostureParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// AdminReservePKeysParams defines parameters for AdminReservePKeys.
+type AdminReservePKeysParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
@@ -2024,6 +2173,12 @@ type ReceiveStripeWebhookParams struct {
 // AdminCreateEnrollmentTokenJSONRequestBody defines body for AdminCreateEnrollmentToken for application/json ContentType.
 type AdminCreateEnrollmentTokenJSONRequestBody = EnrollmentTokenCreate
 
+// AdminOverridePostureJSONRequestBody defines body for AdminOverridePosture for application/json ContentType.
+type AdminOverridePostureJSONRequestBody = PostureOverride
+
+// AdminReservePKeysJSONRequestBody defines body for AdminReservePKeys for application/json ContentType.
+type AdminReservePKeysJSONRequestBody = ReservedPKeys
+
 // AdminSetNodeStateJSONRequestBody defines body for AdminSetNodeState for application/json ContentType.
 type AdminSetNodeStateJSONRequestBody = NodeStateUpdate
 
@@ -2092,6 +2247,18 @@ type ServerInterface interface {
 	// AdminGetFabric One fabric, with topology, posture, partitions and drift
 	// (GET /v1/admin/fabrics/{fabric_id})
 	AdminGetFabric(c *gin.Context, fabricID FabricID)
+	// AdminListFabricAudits Readings of all of a fabric's ports, latest first
+	// (GET /v1/admin/fabrics/{fabric_id}/audits)
+	AdminListFabricAudits(c *gin.Context, fabricID FabricID)
+	// AdminAuditFabric Have every port of a fabric read now
+	// (POST /v1/admin/fabrics/{fabric_id}/audits)
+	AdminAuditFabric(c *gin.Context, fabricID FabricID, params AdminAuditFabricParams)
+	// AdminOverridePosture Let a fabric's posture pass, for a lab
+	// (POST /v1/admin/fabrics/{fabric_id}/posture-override)
+	AdminOverridePosture(c *gin.Context, fabricID FabricID, params AdminOverridePostureParams)
+	// AdminReservePKeys Keep keys within a fabric's managed range from leases
+	// (POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys)
+	AdminReservePKeys(c *gin.Context, fabricID FabricID, params AdminReservePKeysParams)
 	// AdminListLeases Everybody's live leases
 	// (GET /v1/admin/leases)
 	AdminListLeases(c *gin.Context, params AdminListLeasesParams)
@@ -2404,6 +2571,187 @@ func (siw *ServerInterfaceWrapper) AdminGetFabric(c *gin.Context) {
 	}
 
 	siw.Handler.AdminGetFabric(c, fabricID)
+}
+
+// AdminListFabricAudits operation middleware
+func (siw *ServerInterfaceWrapper) AdminListFabricAudits(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminListFabricAudits(c, fabricID)
+}
+
+// AdminAuditFabric operation middleware
+func (siw *ServerInterfaceWrapper) AdminAuditFabric(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminAuditFabricParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminAuditFabric(c, fabricID, params)
+}
+
+// AdminOverridePosture operation middleware
+func (siw *ServerInterfaceWrapper) AdminOverridePosture(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminOverridePostureParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminOverridePosture(c, fabricID, params)
+}
+
+// AdminReservePKeys operation middleware
+func (siw *ServerInterfaceWrapper) AdminReservePKeys(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminReservePKeysParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminReservePKeys(c, fabricID, params)
 }
 
 // AdminListLeases operation middleware
@@ -4364,6 +4712,10 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.PUT(options.BaseURL+"/v1/admin/nodes/:node_id/state", wrapper.AdminSetNodeState)
 	router.GET(options.BaseURL+"/v1/admin/fabrics", wrapper.AdminListFabrics)
 	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id", wrapper.AdminGetFabric)
+	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id/audits", wrapper.AdminListFabricAudits)
+	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/audits", wrapper.AdminAuditFabric)
+	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/posture-override", wrapper.AdminOverridePosture)
+	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/reserved-pkeys", wrapper.AdminReservePKeys)
 	router.GET(options.BaseURL+"/v1/admin/organizations", wrapper.AdminListOrganizations)
 	router.GET(options.BaseURL+"/v1/admin/leases", wrapper.AdminListLeases)
 	router.GET(options.BaseURL+"/v1/admin/capacity", wrapper.AdminGetCapacity)
@@ -4724,6 +5076,167 @@ type AdminGetFabricdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response AdminGetFabricdefaultApplicationProblemPlusJSONResponse) VisitAdminGetFabricResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminListFabricAuditsRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+}
+
+type AdminListFabricAuditsResponseObject interface {
+	VisitAdminListFabricAuditsResponse(w http.ResponseWriter) error
+}
+
+type AdminListFabricAudits200JSONResponse FabricAuditList
+
+func (response AdminListFabricAudits200JSONResponse) VisitAdminListFabricAuditsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminListFabricAuditsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminListFabricAuditsdefaultApplicationProblemPlusJSONResponse) VisitAdminListFabricAuditsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminAuditFabricRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+	Params   AdminAuditFabricParams
+}
+
+type AdminAuditFabricResponseObject interface {
+	VisitAdminAuditFabricResponse(w http.ResponseWriter) error
+}
+
+type AdminAuditFabric202JSONResponse FabricAuditRequest
+
+func (response AdminAuditFabric202JSONResponse) VisitAdminAuditFabricResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminAuditFabricdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminAuditFabricdefaultApplicationProblemPlusJSONResponse) VisitAdminAuditFabricResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminOverridePostureRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+	Params   AdminOverridePostureParams
+	Body     *AdminOverridePostureJSONRequestBody
+}
+
+type AdminOverridePostureResponseObject interface {
+	VisitAdminOverridePostureResponse(w http.ResponseWriter) error
+}
+
+type AdminOverridePosture200JSONResponse FabricIsolation
+
+func (response AdminOverridePosture200JSONResponse) VisitAdminOverridePostureResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminOverridePosturedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminOverridePosturedefaultApplicationProblemPlusJSONResponse) VisitAdminOverridePostureResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminReservePKeysRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+	Params   AdminReservePKeysParams
+	Body     *AdminReservePKeysJSONRequestBody
+}
+
+type AdminReservePKeysResponseObject interface {
+	VisitAdminReservePKeysResponse(w http.ResponseWriter) error
+}
+
+type AdminReservePKeys200JSONResponse FabricIsolation
+
+func (response AdminReservePKeys200JSONResponse) VisitAdminReservePKeysResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminReservePKeysdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminReservePKeysdefaultApplicationProblemPlusJSONResponse) VisitAdminReservePKeysResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -6879,6 +7392,18 @@ type StrictServerInterface interface {
 	// AdminGetFabric One fabric, with topology, posture, partitions and drift
 	// (GET /v1/admin/fabrics/{fabric_id})
 	AdminGetFabric(ctx context.Context, request AdminGetFabricRequestObject) (AdminGetFabricResponseObject, error)
+	// AdminListFabricAudits Readings of all of a fabric's ports, latest first
+	// (GET /v1/admin/fabrics/{fabric_id}/audits)
+	AdminListFabricAudits(ctx context.Context, request AdminListFabricAuditsRequestObject) (AdminListFabricAuditsResponseObject, error)
+	// AdminAuditFabric Have every port of a fabric read now
+	// (POST /v1/admin/fabrics/{fabric_id}/audits)
+	AdminAuditFabric(ctx context.Context, request AdminAuditFabricRequestObject) (AdminAuditFabricResponseObject, error)
+	// AdminOverridePosture Let a fabric's posture pass, for a lab
+	// (POST /v1/admin/fabrics/{fabric_id}/posture-override)
+	AdminOverridePosture(ctx context.Context, request AdminOverridePostureRequestObject) (AdminOverridePostureResponseObject, error)
+	// AdminReservePKeys Keep keys within a fabric's managed range from leases
+	// (POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys)
+	AdminReservePKeys(ctx context.Context, request AdminReservePKeysRequestObject) (AdminReservePKeysResponseObject, error)
 	// AdminListLeases Everybody's live leases
 	// (GET /v1/admin/leases)
 	AdminListLeases(ctx context.Context, request AdminListLeasesRequestObject) (AdminListLeasesResponseObject, error)
@@ -7313,6 +7838,149 @@ func (sh *strictHandler) AdminGetFabric(ctx *gin.Context, fabricID FabricID) {
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(AdminGetFabricResponseObject); ok {
 		if err := validResponse.VisitAdminGetFabricResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminListFabricAudits operation middleware
+func (sh *strictHandler) AdminListFabricAudits(ctx *gin.Context, fabricID FabricID) {
+	var request AdminListFabricAuditsRequestObject
+
+	request.FabricID = fabricID
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminListFabricAudits(ctx, request.(AdminListFabricAuditsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminListFabricAudits")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminListFabricAuditsResponseObject); ok {
+		if err := validResponse.VisitAdminListFabricAuditsResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminAuditFabric operation middleware
+func (sh *strictHandler) AdminAuditFabric(ctx *gin.Context, fabricID FabricID, params AdminAuditFabricParams) {
+	var request AdminAuditFabricRequestObject
+
+	request.FabricID = fabricID
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminAuditFabric(ctx, request.(AdminAuditFabricRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminAuditFabric")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminAuditFabricResponseObject); ok {
+		if err := validResponse.VisitAdminAuditFabricResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminOverridePosture operation middleware
+func (sh *strictHandler) AdminOverridePosture(ctx *gin.Context, fabricID FabricID, params AdminOverridePostureParams) {
+	var request AdminOverridePostureRequestObject
+
+	request.FabricID = fabricID
+	request.Params = params
+
+	var body AdminOverridePostureJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminOverridePosture(ctx, request.(AdminOverridePostureRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminOverridePosture")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminOverridePostureResponseObject); ok {
+		if err := validResponse.VisitAdminOverridePostureResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminReservePKeys operation middleware
+func (sh *strictHandler) AdminReservePKeys(ctx *gin.Context, fabricID FabricID, params AdminReservePKeysParams) {
+	var request AdminReservePKeysRequestObject
+
+	request.FabricID = fabricID
+	request.Params = params
+
+	var body AdminReservePKeysJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminReservePKeys(ctx, request.(AdminReservePKeysRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminReservePKeys")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminReservePKeysResponseObject); ok {
+		if err := validResponse.VisitAdminReservePKeysResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {

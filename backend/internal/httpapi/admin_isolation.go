@@ -1,0 +1,103 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/fabric"
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/internal/httpapi/api"
+)
+
+// Fabrics looks after fabrics as a whole. Package fabric implements it; its faults are NotFound, Invalid and Conflict.
+type Fabrics interface {
+	Outlook(ctx context.Context, id ids.Fabric) (fabric.Outlook, error)
+	AskAudit(ctx context.Context, id ids.Fabric) (time.Time, error)
+	Audits(ctx context.Context, id ids.Fabric, limit int) ([]fabric.Audit, error)
+	Override(ctx context.Context, id ids.Fabric, reason string) error
+	Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PKey) error
+}
+
+// auditsShown is how many audits the list has.
+const auditsShown = 50
+
+// AdminListFabricAudits lists a fabric's latest audits.
+func (a Admin) AdminListFabricAudits(ctx context.Context, r api.AdminListFabricAuditsRequestObject) (api.AdminListFabricAuditsResponseObject, error) {
+	id, err := idFromPath[ids.Fabric](r.FabricID)
+	if err != nil {
+		return nil, err
+	}
+	audits, err := a.Fabrics.Audits(ctx, id, auditsShown)
+	if err != nil {
+		return nil, err
+	}
+	return api.AdminListFabricAudits200JSONResponse{Items: each(audits, newFabricAuditView)}, nil
+}
+
+// AdminAuditFabric has every port read.
+func (a Admin) AdminAuditFabric(ctx context.Context, r api.AdminAuditFabricRequestObject) (api.AdminAuditFabricResponseObject, error) {
+	id, err := idFromPath[ids.Fabric](r.FabricID)
+	if err != nil {
+		return nil, err
+	}
+	at, err := a.Fabrics.AskAudit(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return api.AdminAuditFabric202JSONResponse{AskedAt: at}, nil
+}
+
+// AdminOverridePosture lets a fabric's posture pass, or does so no longer.
+func (a Admin) AdminOverridePosture(ctx context.Context, r api.AdminOverridePostureRequestObject) (api.AdminOverridePostureResponseObject, error) {
+	id, err := idFromPath[ids.Fabric](r.FabricID)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.Fabrics.Override(ctx, id, r.Body.Reason); err != nil {
+		return nil, err
+	}
+	outlook, err := a.Fabrics.Outlook(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return api.AdminOverridePosture200JSONResponse(newFabricIsolationView(outlook)), nil
+}
+
+// AdminReservePKeys keeps keys from leases.
+func (a Admin) AdminReservePKeys(ctx context.Context, r api.AdminReservePKeysRequestObject) (api.AdminReservePKeysResponseObject, error) {
+	id, err := idFromPath[ids.Fabric](r.FabricID)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]protocol.PKey, len(r.Body.Pkeys))
+	for i, text := range r.Body.Pkeys {
+		if err := keys[i].UnmarshalText([]byte(text)); err != nil {
+			return nil, fault.New(fault.Invalid, "reserved-keys", "%q is not a partition key", text)
+		}
+	}
+	if err := a.Fabrics.Reserve(ctx, id, keys); err != nil {
+		return nil, err
+	}
+	outlook, err := a.Fabrics.Outlook(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return api.AdminReservePKeys200JSONResponse(newFabricIsolationView(outlook)), nil
+}
+
+func newFabricIsolationView(o fabric.Outlook) api.FabricIsolation {
+	return api.FabricIsolation{
+		PostureOverride: orNil(o.Override), Barred: orNil(o.Barred), Open: orNil(o.Open), ReservedPkeys: each(o.Reserved, protocol.PKey.String),
+		AuditDueAt: orNil(o.AuditDueAt),
+	}
+}
+
+func newFabricAuditView(a fabric.Audit) api.FabricAudit {
+	return api.FabricAudit{
+		ID: a.Operation.String(), AskedBy: a.AskedBy, AskedAt: a.AskedAt, EndedAt: a.EndedAt, Verdict: api.FabricAuditVerdict(a.Verdict), Ports: a.Ports,
+		Clean: a.Clean, Deviating: a.Deviating, Unreadable: a.Unreadable, Strangers: a.Strangers, ForeignPkeys: each(a.Foreign, protocol.PKey.String),
+		Detail: orNil(a.Detail),
+	}
+}
