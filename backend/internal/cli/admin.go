@@ -13,7 +13,7 @@ import (
 
 func adminCommand(o *options) *cobra.Command {
 	command := &cobra.Command{Use: "admin", Short: "Operate the platform, or your own sites as their provider"}
-	command.AddCommand(adminNodesCommand(o), adminNodeCommand(o), adminDoctorCommand(o))
+	command.AddCommand(adminNodesCommand(o), adminNodeCommand(o), adminDoctorCommand(o), adminFabricCommand(o))
 	return command
 }
 

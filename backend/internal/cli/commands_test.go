@@ -52,6 +52,10 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		{`POST /v1/sessions`, 201, `{"access_token": "t", "me": {}}`},
 		{`GET /v1/admin/nodes`, 200, `{"items": [{"id": "node_1", "name": "gpu-1", "site": "fra1"}]}`},
 		{`(GET|PUT) /v1/admin/nodes/node_1(/state)?`, 200, `{"node": {"name": "gpu-1"}}`},
+		{`GET /v1/admin/fabrics`, 200, `{"items": [{"id": "fabric_1", "name": "ib0", "site": "fra1"}]}`},
+		{`POST /v1/admin/fabrics/fabric_1/audits`, 202, `{"asked_at": "2026-03-01T12:00:00Z"}`},
+		{`GET /v1/admin/fabrics/fabric_1/audits`, 200, `{"items": [{"id": "op_1", "asked_at": "2026-03-01T12:00:01Z", "verdict": "clean"}]}`},
+		{`POST /v1/admin/fabrics/fabric_1/(posture-override|reserved-pkeys)`, 200, `{}`},
 		{`DELETE .*`, 204, ``},
 		{`GET /\.well-known/attestation-keys\.json`, 200, `{"keys": []}`},
 		{`GET .*`, 200, `{}`},
@@ -122,6 +126,7 @@ func goodLines(t *testing.T) map[string]string {
 		"lease end": "lease_1", "lease ssh": "", "lease events": "lease_1", "lease metrics": "lease_1",
 		"attest get": "lease_1", "attest now": "lease_1", "attest verify": "", "admin nodes": "", "admin doctor": "",
 		"admin node show": "gpu-1", "admin node move": "fra1/gpu-1 maintenance --reason fan",
+		"admin fabric audit": "ib0", "admin fabric drift": "fra1/ib0", "admin fabric posture": "ib0 --override lab", "admin fabric reserve": "fabric_1 --pkeys 0x0010",
 	}
 }
 
