@@ -44,15 +44,11 @@ func (l Login) check() error {
 	case strings.Contains(l.User, ":"):
 		return errors.New("log in to UFM: a user's name has no colon")
 	}
-	for _, path := range []string{l.KeyFile, l.TokenFile, l.PasswordFile} {
-		if path == "" {
-			continue
-		}
-		if _, err := readSecret(path); err != nil {
-			return err
-		}
+	if l.KeyFile != "" {
+		return isPrivate(l.KeyFile)
 	}
-	return nil
+	_, err := readSecret(l.TokenFile + l.PasswordFile) // one of them is ""
+	return err
 }
 
 func (l Login) basePath() string {
@@ -81,14 +77,22 @@ func (l Login) authorize(r *http.Request) error {
 	return nil
 }
 
-// readSecret reads a file that nobody but its owner may read. Errors never hold the content.
-func readSecret(path string) (string, error) {
+// isPrivate refuses a file that others than its owner may read.
+func isPrivate(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", fmt.Errorf("read secret: %w", err)
+		return fmt.Errorf("read secret: %w", err)
 	}
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("read secret: %s must be a file that only its owner can read (mode 0600), and is %v", path, info.Mode())
+		return fmt.Errorf("read secret: %s must be a file that only its owner can read (mode 0600), and is %v", path, info.Mode())
+	}
+	return nil
+}
+
+// readSecret reads a line from a private file. Errors never hold the content.
+func readSecret(path string) (string, error) {
+	if err := isPrivate(path); err != nil {
+		return "", err
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"crypto/tls"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -94,6 +96,7 @@ func New(t testing.TB, options Options) *Server {
 	s.sweep()
 	s.web = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	s.web.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12}
+	s.web.Config.ErrorLog = log.New(io.Discard, "", 0) // cut connections are meant to be
 	s.web.StartTLS()
 	t.Cleanup(s.close)
 	s.caFile = filepath.Join(t.TempDir(), "ufm-ca.pem")
