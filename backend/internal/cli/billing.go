@@ -182,7 +182,7 @@ func describeInvoice(w io.Writer, i *client.Invoice) {
 	row(w, "State", i.State)
 	row(w, "Period", window(i.Period))
 	row(w, "")
-	row(w, "LINE", "KIND", "FROM – TO", "QUANTITY (s)", "AMOUNT", "TAX")
+	row(w, "LINE", "KIND", "FROM – TO", "QUANTITY (unit-s)", "AMOUNT", "TAX")
 	for _, line := range i.Lines {
 		row(w, fmt.Sprintf("%d.%d %s", line.Segment, line.Seq, line.Description), line.Kind, window(client.Window{Start: line.Start, End: line.End}),
 			seconds(line.QuantityUnitMillis), amount(line.Amount), amount(line.Tax))

@@ -202,15 +202,16 @@ func TestEveryCommandRefusesNonsenseBeforeItAsksAnybody(t *testing.T) { //nolint
 
 func TestWhatIsRefusedSaysWhatToDo(t *testing.T) { //nolint:paralleltest // the environment is the process's
 	for line, want := range map[string]string{
-		"top-up -5 USD":           "an amount to pay in is above zero",
-		"top-up -.5 USD":          "an amount to pay in is above zero",
-		"lease shwo lease_1":      `lease has no command "shwo"; did you mean show?`,
-		"lease show":              "leasehold lease show LEASE",
-		"balance -o yaml":         "want table, wide or json",
-		"quote --type x":          "[duration end] is required",
-		"keys remove laptop":      "leasehold keys list",
-		"keys list --nonsense":    "leasehold keys list --help",
-		"lease create quote_1":    "leasehold keys add ssh",
+		"top-up -5 USD":        "an amount to pay in is above zero",
+		"top-up -.5 USD":       "an amount to pay in is above zero",
+		"lease shwo lease_1":   `lease has no command "shwo"; did you mean show?`,
+		"lease show":           "leasehold lease show LEASE",
+		"balance -o yaml":      "want table, wide or json",
+		"quote --type x":       "[duration end] is required",
+		"keys remove laptop":   "leasehold keys list",
+		"keys list --nonsense": "leasehold keys list --help",
+		"lease create quote_1": "leasehold keys add ssh",
+		"login --email a@b.test --server 127.0.0.1:8080": "begins with http:// or https://",
 		"lease ssh lease_1":       "leasehold lease show lease_1",
 		"attest verify /dev/null": "is no signed envelope",
 	} {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/client"
@@ -62,7 +63,7 @@ func loadCredentials() (credentials, error) {
 	}
 	var c credentials
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return credentials{}, fmt.Errorf("read credentials in %s: %w", path, err)
+		return credentials{}, fmt.Errorf("read credentials in %s: %w; log in again: leasehold login", path, err)
 	}
 	return c, nil
 }
@@ -117,6 +118,9 @@ func connect(ctx context.Context, server string) (*connection, error) {
 }
 
 func dial(server, bearer string) (*connection, error) {
+	if !strings.HasPrefix(server, "http://") && !strings.HasPrefix(server, "https://") {
+		return nil, usagef("a server's address begins with http:// or https://, e.g. %s; it is %q", DefaultServer, server)
+	}
 	authorize := func(_ context.Context, r *http.Request) error {
 		if bearer != "" {
 			r.Header.Set("Authorization", "Bearer "+bearer)
