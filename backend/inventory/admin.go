@@ -200,8 +200,11 @@ func (s *Service) SettleChanges(ctx context.Context, id ids.Node, version int64,
 		if err := s.nodes.SettleChanges(ctx, id, as); err != nil {
 			return fmt.Errorf("settle changes: %w", err)
 		}
-		if as != ChangeAccepted || n.Reported == nil {
+		if as != ChangeAccepted {
 			return nil
+		}
+		if n.Reported == nil { // only its ports' places were in question
+			return s.locate(ctx, n, true)
 		}
 		if n.Accepted != nil && !sameBays(*n.Accepted, *n.Reported) { // bays would be numbered anew under somebody's feet
 			if err := s.refuseWhileHeld(ctx, *n); err != nil {
@@ -215,7 +218,7 @@ func (s *Service) SettleChanges(ctx context.Context, id ids.Node, version int64,
 			return fault.New(fault.Conflict, "node-not-recognised", "the machine is not recognised: %s", n.StateReason)
 		}
 		n.Accepted, n.Reported = n.Reported, nil
-		return s.topo.LocateNode(ctx, id)
+		return s.locate(ctx, n, true)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/catalog"
@@ -37,15 +38,22 @@ type Topology interface {
 	// SaveReport writes a fabric's report: switches are kept for ever, links and ports are those of the last report.
 	SaveReport(ctx context.Context, f Fabric, topology protocol.Topology) error
 	// Locate gives ports their switch, and nodes their fabric, leaf and pod, by what fabrics reported; of one fabric, or of one
-	// node.
-	LocateFabric(ctx context.Context, id ids.Fabric) error
-	LocateNode(ctx context.Context, id ids.Node) error
+	// node. A port that hangs elsewhere than before stays where it is while a lease holds its node, and becomes a pending change of
+	// the node, observed at that instant; with reviewed, an admin has accepted it and it moves.
+	LocateFabric(ctx context.Context, id ids.Fabric, at time.Time) error
+	LocateNode(ctx context.Context, id ids.Node, at time.Time, reviewed bool) error
 	// MeetReports makes fabrics' reports and nodes' reports see each other: until the transaction ends, reports of nodes wait for that of
 	// a fabric and the other way round, and only nodes' go side by side. Without it, two that come at the same instant would each
 	// look before the other has committed, and the node's ports would never be found. It comes before any row lock.
 	MeetReports(ctx context.Context, ofFabric bool) error
 	Switches(ctx context.Context, fabric ids.Fabric) ([]Switch, error)
 	Links(ctx context.Context, fabric ids.Fabric) ([]Link, error)
+	// KnownPorts lists all adapters' ports of a site's nodes that are not retired.
+	KnownPorts(ctx context.Context, site ids.Site) ([]KnownPort, error)
+	// RemoveSwitches takes switches that nothing hangs on any more off the fabric.
+	RemoveSwitches(ctx context.Context, fabric ids.Fabric, guids []protocol.GUID) error
+	TopologySummary(ctx context.Context, fabric ids.Fabric) (TopologySummary, error)
+	TopologyPage(ctx context.Context, fabric ids.Fabric, after ids.Switch, limit int) ([]TopologySwitch, error)
 }
 
 // Nodes keeps machines and their parts.
@@ -227,14 +235,9 @@ func (s *Service) verify(ctx context.Context, node *Node) error {
 	if node.State != Verifying {
 		return nil
 	}
-	if err := s.topo.LocateNode(ctx, node.ID); err != nil {
+	if err := s.locate(ctx, node, false); err != nil {
 		return err
 	}
-	located, err := s.nodes.Node(ctx, node.ID)
-	if err != nil {
-		return err
-	}
-	node.Fabric, node.Leaf, node.Pod = located.Fabric, located.Leaf, located.Pod
 	waits, err := s.objections(ctx, *node)
 	if err != nil {
 		return err
@@ -244,6 +247,19 @@ func (s *Service) verify(ctx context.Context, node *Node) error {
 		return nil
 	}
 	return node.MoveTo(Move{To: Available})
+}
+
+// locate finds the node's ports on its site's fabrics, and takes what that makes of the node over into it.
+func (s *Service) locate(ctx context.Context, node *Node, reviewed bool) error {
+	if err := s.topo.LocateNode(ctx, node.ID, s.clock.Now(), reviewed); err != nil {
+		return err
+	}
+	located, err := s.nodes.Node(ctx, node.ID)
+	if err != nil {
+		return err
+	}
+	node.Fabric, node.Leaf, node.Pod = located.Fabric, located.Leaf, located.Pod
+	return nil
 }
 
 // objections lists what speaks against selling a node.
@@ -295,10 +311,14 @@ func (s *Service) ReportFabric(ctx context.Context, id ids.Fabric, report protoc
 		if report.Controller.MaxPKeysPerPort > 0 {
 			fabric.MaxPKeysPerPort = report.Controller.MaxPKeysPerPort
 		}
-		if err := s.topo.SaveReport(ctx, fabric, report.Topology); err != nil {
+		topology, err := s.arrange(ctx, fabric, report.Topology)
+		if err != nil {
 			return err
 		}
-		if err := s.topo.LocateFabric(ctx, id); err != nil {
+		if err := s.topo.SaveReport(ctx, fabric, topology); err != nil {
+			return err
+		}
+		if err := s.topo.LocateFabric(ctx, id, s.clock.Now()); err != nil {
 			return err
 		}
 		return s.verifyFabric(ctx, id)
@@ -307,6 +327,19 @@ func (s *Service) ReportFabric(ctx context.Context, id ids.Fabric, report protoc
 		return fmt.Errorf("report fabric: %w", err)
 	}
 	return nil
+}
+
+// arrange is Arrange with what inventory knows.
+func (s *Service) arrange(ctx context.Context, f Fabric, t protocol.Topology) (protocol.Topology, error) {
+	switches, err := s.topo.Switches(ctx, f.ID)
+	if err != nil {
+		return t, err
+	}
+	ports, err := s.topo.KnownPorts(ctx, f.Site)
+	if err != nil {
+		return t, err
+	}
+	return Arrange(t, owners(ports), podsOf(switches)), nil
 }
 
 func (s *Service) verifyFabric(ctx context.Context, id ids.Fabric) error {

@@ -26,10 +26,7 @@ func (switchRow) TableName() string { return "switch" }
 
 // Switches implements inventory.Topology.
 func (s *Inventory) Switches(ctx context.Context, fabric ids.Fabric) ([]inventory.Switch, error) {
-	convert := func(r switchRow) inventory.Switch {
-		return inventory.Switch{ID: r.ID, GUID: toGUID(r.GUID), Name: r.Name, Level: r.Level, Ports: r.Ports, Pod: r.Pod}
-	}
-	return listed(ctx, s.db, convert, func(db *gorm.DB) *gorm.DB { return db.Where("fabric_id = ?", fabric).Order("level, name, guid") })
+	return listed(ctx, s.db, toSwitch, func(db *gorm.DB) *gorm.DB { return db.Where("fabric_id = ?", fabric).Order("level, name, guid") })
 }
 
 // Links implements inventory.Topology.
@@ -154,16 +151,6 @@ func savePorts(db *gorm.DB, fabric ids.Fabric, ports []protocol.TopologyPort) er
 			switch_id = excluded.switch_id, switch_port = excluded.switch_port, rate_gbps = excluded.rate_gbps`, fabric, string(body), fabric).Error
 }
 
-// LocateFabric implements inventory.Topology. The nodes are locked in the order of their ids, as a booking does.
-func (s *Inventory) LocateFabric(ctx context.Context, id ids.Fabric) error {
-	return s.locate(ctx, `f.fabric_id = ?`, id)
-}
-
-// LocateNode implements inventory.Topology. The caller holds the node's lock.
-func (s *Inventory) LocateNode(ctx context.Context, id ids.Node) error {
-	return s.locate(ctx, `n.id = ?`, id)
-}
-
 // reportsLock is the advisory lock under which reports meet.
 const reportsLock = 7122
 
@@ -176,34 +163,6 @@ func (s *Inventory) MeetReports(ctx context.Context, ofFabric bool) error {
 	err := s.db.asPlatform(ctx, func(ctx context.Context) error { return conn(ctx).Exec(lock, reportsLock).Error })
 	if err != nil {
 		return fmt.Errorf("meet reports: %w", err)
-	}
-	return nil
-}
-
-// located joins ports with where their site's fabrics see them.
-const located = `FROM hca_port p JOIN node n ON n.id = p.node_id JOIN fabric_port f ON f.guid = p.guid
-	JOIN fabric b ON b.id = f.fabric_id AND b.site_id = n.site_id WHERE `
-
-func (s *Inventory) locate(ctx context.Context, which string, arg any) error {
-	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
-		db := conn(ctx)
-		if err := db.Exec(`SELECT id FROM node WHERE id IN (SELECT n.id `+located+which+`) ORDER BY id FOR NO KEY UPDATE`, arg).Error; err != nil {
-			return err
-		}
-		err := db.Exec(`UPDATE hca_port t SET fabric_id = w.fabric_id, switch_id = w.switch_id, switch_port = w.switch_port
-			FROM (SELECT p.id, f.fabric_id, f.switch_id, f.switch_port `+located+which+`) w WHERE w.id = t.id
-			AND (t.fabric_id, t.switch_id, t.switch_port) IS DISTINCT FROM (w.fabric_id, w.switch_id, w.switch_port)`, arg).Error
-		if err != nil {
-			return err
-		}
-		return db.Exec(`UPDATE node t SET fabric_id = w.fabric_id, leaf_id = w.switch_id, pod = w.pod
-			FROM (SELECT DISTINCT ON (n.id) n.id, p.fabric_id, p.switch_id, coalesce(s.pod, '') AS pod
-				FROM hca_port p JOIN node n ON n.id = p.node_id LEFT JOIN switch s ON s.id = p.switch_id
-				WHERE p.fabric_id IS NOT NULL AND n.id IN (SELECT n.id `+located+which+`) ORDER BY n.id, p.rail, p.guid) w WHERE w.id = t.id
-			AND (t.fabric_id, t.leaf_id, t.pod) IS DISTINCT FROM (w.fabric_id, w.switch_id, w.pod)`, arg).Error
-	})
-	if err != nil {
-		return fmt.Errorf("locate ports: %w", translate(err))
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -188,7 +187,7 @@ func TestADefectiveNetlistIsRefusedWithLineAndReason(t *testing.T) {
 	} {
 		require.Contains(t, lists, edit[0])
 		_, err := netdiscover.Parse([]byte(strings.Replace(lists, edit[0], edit[1], 1)))
-		assert.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, want)
 	}
 	_, err := netdiscover.Parse([]byte("# nothing\n"))
 	require.EqualError(t, err, "the file describes no device")
