@@ -1,11 +1,14 @@
 package opensm_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasehold/leasehold/agent/internal/fabric"
 	"github.com/leasehold/leasehold/agent/internal/fabric/opensm"
 	"github.com/leasehold/leasehold/agent/internal/ibsim"
 	"github.com/leasehold/leasehold/agent/internal/ibsim/ibsimtest"
@@ -35,6 +38,43 @@ func BenchmarkAudit(b *testing.B) {
 	perEnd := float64(b.Elapsed().Nanoseconds()) / float64(b.N) / float64(2*len(ports))
 	b.ReportMetric(perEnd, "ns/table")
 	b.ReportMetric(float64(smpqueryTime(b, s, ports[0]).Nanoseconds())/perEnd, "smpquery/table")
+}
+
+// BenchmarkAuditOfACluster is a fabric agent's whole audit of 512 nodes with 8 HCAs each, 4,096 ports and their switch ports: the walk, both
+// ends' tables, path queries, and the evidence.
+func BenchmarkAuditOfACluster(b *testing.B) {
+	if _, err := ibsim.FindTools(ibsimtest.Prefixes()...); err != nil {
+		b.Skip(err)
+	}
+	topology := ibsimtest.Cluster(512, 8, 32)
+	s, err := opensm.Simulate(b.Context(), topology, b.TempDir(), ibsimtest.Prefixes()...)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, s.Close()) }()
+	var tenants []protocol.Partition
+	for i := range 64 { // of 8 nodes each
+		p := tenant(protocol.PKey(i+1), fmt.Sprintf("lease-%d", i))
+		for _, port := range topology.Ports[i*64 : (i+1)*64] {
+			p.Members = append(p.Members, port.GUID)
+		}
+		tenants = append(tenants, p)
+	}
+	began := time.Now() //nolint:forbidigo // a benchmark measures time
+	_, err = s.Apply(b.Context(), set(tenants...), 1)
+	require.NoError(b, err)
+	b.Logf("64 leases that begin together: %v", time.Since(began).Round(time.Millisecond))
+	handlers := fabric.Handlers(fabric.HandlerConfig{Driver: s, FabricID: "f", Now: time.Now}) //nolint:forbidigo // likewise
+	spec := protocol.Raw(`{"nonce": "n", "ports": []}`)
+	var evidence []byte
+	for b.Loop() {
+		outcome, err := handlers[protocol.ObserveFabric].Handle(b.Context(), protocol.Operation{Kind: protocol.ObserveFabric, Spec: spec}, func(int, string) {})
+		require.NoError(b, err)
+		seen, ok := outcome.Evidence.(protocol.FabricObservation)
+		require.True(b, ok && seen.Converged && len(seen.Ports) == len(topology.Ports))
+		evidence, err = json.Marshal(seen)
+		require.NoError(b, err)
+	}
+	b.ReportMetric(float64(len(evidence)), "evidence-bytes")
+	b.ReportMetric(float64(len(topology.Ports)), "ports")
 }
 
 // smpqueryTime is what one smpquery takes, the mean of a few.

@@ -58,3 +58,40 @@ func FatTree(nodes, rails int) protocol.Topology {
 	}
 	return t
 }
+
+// Cluster is a fat tree of leaves with perLeaf nodes each: HCA k of a group's nodes hangs on the group's leaf k, and every leaf has a
+// link to each of four spines. GUIDs and names of HCAs are FatTree's.
+func Cluster(nodes, rails, perLeaf int) protocol.Topology {
+	const spines = 4
+	var t protocol.Topology
+	leaf := func(group, rail int) protocol.GUID {
+		return protocol.GUID(0x0002c90100000000 + uint64(group)<<16 + uint64(rail+1)<<8)
+	}
+	spine := func(n int) protocol.GUID { return protocol.GUID(0x0002c90200000100 + uint64(n)<<8) }
+	groups := (nodes + perLeaf - 1) / perLeaf
+	for group := range groups {
+		for rail := range rails {
+			t.Switches = append(t.Switches, protocol.Switch{
+				GUID: leaf(group, rail), Name: fmt.Sprintf("leaf-%d-%d", group, rail), Ports: perLeaf + spines + 1, Level: 1, Pod: fmt.Sprintf("pod-%d", group),
+			})
+			for n := range spines {
+				t.Links = append(t.Links, protocol.Link{
+					FromGUID: leaf(group, rail), FromPort: perLeaf + 1 + n, ToGUID: spine(n), ToPort: group*rails + rail + 1, RateGbps: 10, Width: "4X",
+				})
+			}
+		}
+	}
+	for n := range spines {
+		t.Switches = append(t.Switches, protocol.Switch{GUID: spine(n), Name: fmt.Sprintf("spine-%d", n), Ports: max(groups*rails, 2), Level: 2})
+	}
+	for node := range nodes {
+		for rail := range rails {
+			guid := protocol.GUID(0x0002c90000000000 | uint64(node+1)<<16 | uint64(rail)<<8)
+			t.Ports = append(t.Ports, protocol.TopologyPort{
+				GUID: guid + 1, NodeGUID: guid, Description: fmt.Sprintf("n%04d-h%d", node+1, rail),
+				SwitchGUID: leaf(node/perLeaf, rail), SwitchPort: node%perLeaf + 1, RateGbps: 10,
+			})
+		}
+	}
+	return t
+}
