@@ -134,7 +134,7 @@ func describeNode(w io.Writer, d *client.NodeDetail) {
 	}
 	for _, c := range n.Conditions {
 		row(w, "Condition", strings.TrimSpace(c.Name+" "+c.Device)+", "+strings.ReplaceAll(string(c.Class), "_", " ")+", since "+instant(c.Onset))
-		row(w, "", c.Evidence+"; ends when: "+c.Exit)
+		row(w, "", c.Evidence+"; ends when: "+strings.ReplaceAll(c.Exit, "_", " "))
 	}
 	for _, a := range d.Allocations {
 		row(w, "Held", fmt.Sprintf("[%d, %d) %s, %s %s %s", a.Slots.From, a.Slots.To, window(a.Occupied), a.State, or(a.LeaseID, a.Purpose), a.Reason))
