@@ -108,11 +108,16 @@ func newManagerKeys() managerKeys {
 	return managerKeys{binary.BigEndian.Uint64(b[0:]), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])}
 }
 
-// writeOptions writes OpenSM's options: as hardened as this OpenSM can be (it has one M_Key for all ports).
+// writeOptions writes the manager's options.
 func (s *Subnet) writeOptions() error {
-	text := fmt.Sprintf("m_key 0x%016x\nm_key_lease_period 0\nm_key_protection_level 1\n"+
-		"sm_key 0x%016x\nsa_key 0x%016x\npart_enforce both\nallow_both_pkeys FALSE\n", s.keys.m, s.keys.sm, s.keys.sa)
-	return os.WriteFile(s.path(OptionsFile), []byte(text), 0o600)
+	return os.WriteFile(s.path(OptionsFile), []byte(s.options(managerPriority)), 0o600)
+}
+
+// options are OpenSM's, as hardened as this OpenSM can be (it has one M_Key for all ports).
+func (s *Subnet) options(priority int) string {
+	return fmt.Sprintf("m_key 0x%016x\nm_key_lease_period 0\nm_key_protection_level 1\n"+
+		"sm_key 0x%016x\nsa_key 0x%016x\npart_enforce both\nallow_both_pkeys FALSE\nsm_priority %d\n%s",
+		s.keys.m, s.keys.sm, s.keys.sa, priority, pollingOptions)
 }
 
 func (s *Subnet) path(name string) string { return filepath.Join(s.config.Dir, name) }
