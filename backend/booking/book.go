@@ -108,7 +108,7 @@ func (s *Service) windowOf(q Quote, t catalog.InstanceType, now time.Time) (leas
 // take finds the best placement and makes it the caller's: it locks the machines and looks again at what they have free.
 func (s *Service) take(ctx context.Context, q Quote, t catalog.InstanceType, w lease.Window, now time.Time) (Placement, error) {
 	demand := Demand{Type: t, Instances: q.Instances, Occupied: occupied(t, w), Topology: q.Topology, Seed: rand.Uint64()} //nolint:gosec // spreads equals, guards nothing
-	query := PoolQuery{Type: t, Site: q.Site, Time: around(demand.Occupied), Now: now, HeardSince: heardSince(demand.Occupied, now)}
+	query := PoolQuery{Type: t, Site: q.Site, Time: around(demand.Occupied), Needed: demand.Occupied, Now: now, HeardSince: heardSince(demand.Occupied, now)}
 	pools, err := s.Market.Pools(ctx, query)
 	if err != nil {
 		return Placement{}, err

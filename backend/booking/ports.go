@@ -31,8 +31,11 @@ type PoolQuery struct {
 	Site  ids.Site     // zero: every site
 	Time  lease.Window // whose allocations count as busy
 	Nodes []ids.Node   // only these; nil: all
-	Now   time.Time    // for overruns: unreleased allocations whose time is over
-	But   ids.Lease    // whose own allocations do not count as busy
+	// Needed: machines that cannot have an instance of the type in it, since all of them is taken at some time of it, may be left out with
+	// what is busy on them, for placements in that time only. Zero: none are.
+	Needed lease.Window
+	Now    time.Time // for overruns: unreleased allocations whose time is over
+	But    ids.Lease // whose own allocations do not count as busy
 	// HeardSince leaves out machines whose agent was last heard before it; zero: none. What starts soon must not land on a silent machine;
 	// for what is far ahead there is time to bring it back.
 	HeardSince time.Time

@@ -215,7 +215,11 @@ func (s *Service) options(ctx context.Context, in searching, windows []lease.Win
 		return options, nil
 	}
 	span := occupied(in.typ, lease.Window{Start: windows[0].Start, End: windows[len(windows)-1].End})
-	pools, err := s.Market.Pools(ctx, PoolQuery{Type: in.typ, Site: in.site, Time: around(span), Now: in.now, HeardSince: heardSince(span, in.now)})
+	query := PoolQuery{Type: in.typ, Site: in.site, Time: around(span), Now: in.now, HeardSince: heardSince(span, in.now)}
+	if len(windows) == 1 {
+		query.Needed = span
+	}
+	pools, err := s.Market.Pools(ctx, query)
 	if err != nil {
 		return nil, err
 	}

@@ -89,22 +89,16 @@ func (db *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// role is a database role of migrations/00008_security.sql.
-type role string
-
-const (
-	tenantRole   role = "leasehold_tenant"
-	platformRole role = "leasehold_platform"
-)
-
 type txKey struct{}
 
 // tx is the transaction that a context carries.
 type tx struct {
-	gorm *gorm.DB
-	conn *sql.Conn
-	role role
-	org  ids.Org
+	gorm    *gorm.DB
+	sql     *sql.Tx
+	conn    *sql.Conn
+	role    role // that the code is in
+	assumed role // that the database is in; "": none yet
+	org     ids.Org
 }
 
 // WithinTx runs fn in a transaction, which the context carries to every repository; a nested call joins the outer one. Whoever
@@ -134,56 +128,21 @@ func (db *DB) begin(ctx context.Context, as role, org ids.Org, fn func(ctx conte
 		return translate(fmt.Errorf("begin: %w", err))
 	}
 	defer sqlTx.Rollback() //nolint:errcheck // a no-op after commit
-	session := db.gorm.Session(&gorm.Session{NewDB: true, Context: ctx})
-	session.Statement.ConnPool = sqlTx
-	t := &tx{gorm: session, conn: conn, role: as, org: org}
-	if err := t.assume(ctx, as, org); err != nil {
-		return translate(err)
-	}
+	t := &tx{sql: sqlTx, conn: conn, role: as, org: org}
+	t.gorm = db.gorm.Session(&gorm.Session{NewDB: true, Context: ctx})
+	t.gorm.Statement.ConnPool = settled{t}
 	if err := fn(context.WithValue(ctx, txKey{}, t)); err != nil {
 		return translate(err)
+	}
+	if t.assumed != "" { // deferred triggers run at the commit, in the role of that moment
+		if err := t.settle(ctx); err != nil {
+			return translate(err)
+		}
 	}
 	if err := sqlTx.Commit(); err != nil {
 		return translate(fmt.Errorf("commit: %w", err))
 	}
 	return nil
-}
-
-// assume sets role and organization for the rest of the transaction, in one round trip.
-func (t *tx) assume(ctx context.Context, as role, org ids.Org) error {
-	setting := ""
-	if !org.IsZero() {
-		value, err := org.Value()
-		if err != nil {
-			return err
-		}
-		setting, _ = value.(string)
-	}
-	err := t.gorm.WithContext(ctx).Exec("SELECT set_config('role', ?, true), set_config('app.org', ?, true)", string(as), setting).Error
-	if err != nil {
-		return fmt.Errorf("assume role %s: %w", as, err)
-	}
-	t.role = as
-	return nil
-}
-
-// asPlatform runs fn with the platform role within the transaction that ctx carries, and goes back to the role before. It is for
-// the narrow functions that a tenant's request needs beyond its own rows: allocations, the ledger, the outbox.
-func (db *DB) asPlatform(ctx context.Context, fn func(ctx context.Context) error) error {
-	t, ok := ctx.Value(txKey{}).(*tx)
-	if !ok {
-		return db.begin(ctx, platformRole, ids.Org{}, fn)
-	}
-	if t.role == platformRole {
-		return fn(ctx)
-	}
-	if err := t.assume(ctx, platformRole, t.org); err != nil {
-		return err
-	}
-	if err := fn(ctx); err != nil {
-		return err // the transaction is lost or will be rolled back: no need to go back
-	}
-	return t.assume(ctx, tenantRole, t.org)
 }
 
 // conn returns the transaction's GORM handle, the only one that repositories use.
@@ -237,6 +196,9 @@ func raw(ctx context.Context, fn func(conn *pgx.Conn) error) error {
 	t, ok := ctx.Value(txKey{}).(*tx)
 	if !ok {
 		return errNoTransaction
+	}
+	if err := t.settle(ctx); err != nil {
+		return err
 	}
 	err := t.conn.Raw(func(driverConn any) error {
 		std, ok := driverConn.(*stdlib.Conn)

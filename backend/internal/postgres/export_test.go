@@ -25,3 +25,18 @@ func (db *DB) WhoAmI(ctx context.Context) (string, string, error) {
 	}
 	return orm.Role, orm.Org.String(), err
 }
+
+// AsPlatform is asPlatform.
+func (db *DB) AsPlatform(ctx context.Context, fn func(ctx context.Context) error) error {
+	return db.asPlatform(ctx, fn)
+}
+
+// WhoWillBe makes a handle now, and tells the role of a statement that is sent by it later.
+func (db *DB) WhoWillBe(ctx context.Context) func() string {
+	handle := conn(ctx)
+	return func() string {
+		var role string
+		handle.Raw("SELECT current_user").Scan(&role)
+		return role
+	}
+}
