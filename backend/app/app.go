@@ -175,13 +175,14 @@ func (a *App) wireMoney() {
 }
 
 func (a *App) wireFleet(attestation *keys.Key) {
-	store := postgres.NewFleet(a.db)
+	store, isolation := postgres.NewFleet(a.db), postgres.NewIsolation(a.db)
+	a.metrics.MustRegister(fabric.Collector{Gauges: isolation})
 	a.fleet = fleet.New(fleet.Deps{
 		Tx: a.db, Agents: store, Beats: store, Operations: store, Hardware: a.inventory, Outbox: a.box, Audit: a.audit,
 		Tokens: agenttoken.New(a.clock), Waker: a.hub, Clock: a.clock, Log: a.log,
 	})
 	a.fabric = fabric.New(fabric.Deps{
-		Tx: a.db, Leases: postgres.NewLeases(a.db), Partitions: postgres.NewIsolation(a.db), Work: a.fleet, Keys: store, Outbox: a.box, Audit: a.audit,
+		Tx: a.db, Leases: postgres.NewLeases(a.db), Partitions: isolation, Work: a.fleet, Keys: store, Outbox: a.box, Audit: a.audit,
 		Signer: attestation, Clock: a.clock,
 	})
 }
