@@ -79,12 +79,44 @@ func (a *App) EnrollmentToken(ctx context.Context, site string) (string, error) 
 	return token, err
 }
 
-// SiteReady counts the demo site's nodes that are for rent, and says how many it should have.
-func (a *App) SiteReady(ctx context.Context, site string) (available, expected int, err error) {
+// SiteStanding is how far a site has come since an instant.
+type SiteStanding struct {
+	ForRent  int
+	OffSale  []string // heard, and off the market until an admin has seen to them: "gpu-h100-01 is quarantined"
+	Awaited  int      // not heard yet, or still being verified
+	Expected int
+}
+
+// Settled reports whether all nodes were heard, and those that are for rent can be rented.
+func (s SiteStanding) Settled() bool { return s.Awaited == 0 }
+
+// SiteStanding counts the demo site's nodes, of which those count that were heard since the instant.
+func (a *App) SiteStanding(ctx context.Context, site string, since time.Time) (SiteStanding, error) {
 	found, err := a.inventory.SiteByName(ctx, site)
 	if err != nil {
-		return 0, 0, err
+		return SiteStanding{}, err
 	}
-	nodes, err := a.inventory.Nodes(ctx, inventory.Filter{Site: found.ID, State: inventory.Available, Limit: demoNodes})
-	return len(nodes), demoNodes, err
+	nodes, err := a.inventory.Nodes(ctx, inventory.Filter{Site: found.ID, Limit: demoNodes})
+	if err != nil {
+		return SiteStanding{}, err
+	}
+	standing := SiteStanding{Awaited: demoNodes, Expected: demoNodes}
+	for _, n := range nodes {
+		switch n.Node.State {
+		case inventory.Discovered, inventory.Verifying:
+		case inventory.Retired:
+			standing.Awaited--
+		case inventory.Available, inventory.Maintenance, inventory.Quarantined:
+			if n.LastSeen.Before(since) {
+				continue
+			}
+			standing.Awaited--
+			if n.Node.State == inventory.Available {
+				standing.ForRent++
+			} else {
+				standing.OffSale = append(standing.OffSale, n.Node.Name+" is "+string(n.Node.State))
+			}
+		}
+	}
+	return standing, nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -284,36 +285,49 @@ func (i *instance) startSite(ctx context.Context, o devOptions, a *app.App, say 
 		return fmt.Errorf("start simulated site: %w", err)
 	}
 	i.children.AddProcess(process)
-	nodes, err := i.awaitSite(ctx, a)
+	standing, err := i.awaitSite(ctx, a)
 	if err != nil {
 		return err
 	}
-	say("the simulated site runs: " + strconv.Itoa(nodes) + " nodes are for rent")
+	say(siteLine(standing))
 	return nil
 }
 
-// siteWithin bounds how long the site's agents may take to enrol and report; a real OpenSM needs some seconds more.
+// siteLine says how the site stands, for people.
+func siteLine(s app.SiteStanding) string {
+	line := "the simulated site runs: " + strconv.Itoa(s.ForRent) + " nodes are for rent"
+	if len(s.OffSale) > 0 {
+		line += "; " + strings.Join(s.OffSale, ", ")
+	}
+	if s.Awaited > 0 {
+		line += fmt.Sprintf("; %d of %d are not there after %s (see site.log)", s.Awaited, s.Expected, siteWithin)
+	}
+	return line
+}
+
+// siteWithin bounds how long the site's agents are waited for; a real OpenSM needs some seconds more. What has not come by then may come
+// later: everything else runs, so that is no reason to give up.
 const siteWithin = 60 * time.Second
 
-func (i *instance) awaitSite(ctx context.Context, a *app.App) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, siteWithin)
-	defer cancel()
+func (i *instance) awaitSite(ctx context.Context, a *app.App) (app.SiteStanding, error) {
+	began := time.Now()
+	enough := time.NewTimer(siteWithin)
+	defer enough.Stop()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		available, expected, err := a.SiteReady(ctx, app.DemoSite)
-		if err != nil {
-			return 0, err
-		}
-		if available >= expected {
-			return available, nil
+		standing, err := a.SiteStanding(ctx, app.DemoSite, began)
+		if err != nil || standing.Settled() {
+			return standing, err
 		}
 		select {
 		case <-tick.C:
+		case <-enough.C:
+			return standing, nil
 		case err := <-i.children.Failed():
-			return 0, err
+			return standing, err
 		case <-ctx.Done():
-			return 0, fmt.Errorf("the simulated site has only %d of %d nodes ready after %s; see %s", available, expected, siteWithin, filepath.Join(i.dataDir, "site.log"))
+			return standing, ctx.Err()
 		}
 	}
 }
