@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -123,8 +122,8 @@ func (s *Service) compare(ctx context.Context, id ids.Fabric, graph netdiscover.
 	out.Diff = c.diff(topology)
 	out.Seen = countSeen(graph, topology, out.Diff)
 	out.Warnings = warn(c, topology, out.Diff)
-	out.Digest, err = digestOf(id, file, out.Diff)
-	return out, topology, err
+	out.Digest = digestOf(id, file, out.Diff)
+	return out, topology, nil
 }
 
 // keepRates keeps what is known of links' speeds where the file does not say it, as netlists do not.
@@ -216,18 +215,11 @@ func warn(c comparison, t protocol.Topology, d TopologyDiff) []string {
 	return out
 }
 
-// digestOf binds an import to the file and to what it would change.
-func digestOf(id ids.Fabric, file []byte, d TopologyDiff) (string, error) {
-	body, err := json.Marshal(struct {
-		Fabric string
-		File   [sha256.Size]byte
-		Diff   TopologyDiff
-	}{id.String(), sha256.Sum256(file), d})
-	if err != nil {
-		return "", fmt.Errorf("digest topology: %w", err)
-	}
-	sum := sha256.Sum256(body)
-	return "sha256:" + hex.EncodeToString(sum[:]), nil
+// digestOf binds an import to the file and to what it would change. A difference has no maps and no pointers, so that it prints in one
+// way only.
+func digestOf(id ids.Fabric, file []byte, d TopologyDiff) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%v %x %+v", id, sha256.Sum256(file), d))
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 // apply writes the topology and what follows from it.
