@@ -90,6 +90,9 @@ func (h *observeHandler) Handle(ctx context.Context, op protocol.Operation, prog
 		for _, port := range topology.Ports {
 			ports = append(ports, port.GUID)
 		}
+		if len(ports) == 0 { // a manager that lists nothing must not pass for a subnet on which all is well
+			return operation.Outcome{}, errors.New("observe fabric: the manager lists no port")
+		}
 	}
 	progress(20, "reading tables")
 	seen, err := h.observe(ctx, NewJudge(current.Desired), ports)
@@ -111,6 +114,9 @@ func (c HandlerConfig) observe(ctx context.Context, judge Judge, ports []protoco
 	links, err := c.Driver.Observe(ctx, ports)
 	if err != nil {
 		return finding{}, err
+	}
+	if len(links) != len(ports) {
+		return finding{}, fmt.Errorf("read ports: %d of %d were told", len(links), len(ports))
 	}
 	posture, err := c.Driver.Posture(ctx)
 	if err != nil {

@@ -18,18 +18,23 @@ func (c HandlerConfig) checkPaths(ctx context.Context, before, after Desired, li
 	if err != nil || controller.SMGUID == 0 {
 		return checks
 	}
+	silent := false // a manager that did not say once is not waited for at every question
+	ask := func(from, to protocol.GUID, want protocol.Verdict) {
+		check := protocol.PathCheck{From: from, To: to, Want: want, Found: protocol.Unknown}
+		if !silent {
+			check.Found = c.Driver.HasPath(ctx, from, to)
+			silent = check.Found == protocol.Unknown
+		}
+		checks = append(checks, check)
+	}
 	picker := newPathPicker(before, after, links)
 	for _, subject := range picker.subjects() {
-		checks = append(checks, c.checkPath(ctx, subject, picker.friend(subject, controller.SMGUID), protocol.True))
+		ask(subject, picker.friend(subject, controller.SMGUID), protocol.True)
 		if stranger, ok := picker.stranger(subject); ok {
-			checks = append(checks, c.checkPath(ctx, subject, stranger, protocol.False))
+			ask(subject, stranger, protocol.False)
 		}
 	}
 	return checks
-}
-
-func (c HandlerConfig) checkPath(ctx context.Context, from, to protocol.GUID, want protocol.Verdict) protocol.PathCheck {
-	return protocol.PathCheck{From: from, To: to, Want: want, Found: c.Driver.HasPath(ctx, from, to)}
 }
 
 // pathPicker picks the ends of path queries.

@@ -30,8 +30,8 @@ type Rig struct {
 	Busy func(t *testing.T) (release func())
 	// Reopen returns a new driver on the same subnet and state, as after a restart of the agent.
 	Reopen func(t *testing.T) fabric.Driver
-	// Truth tells what both ends of a port's link hold, whoever says what; nil: what a second driver reads.
-	Truth func(t *testing.T, port protocol.GUID) protocol.LinkState
+	// Truth tells what both ends of a port's link hold on the driver's subnet, whatever the driver says; nil: what a second one reads.
+	Truth func(t *testing.T, driver fabric.Driver, port protocol.GUID) protocol.LinkState
 	// Faults are ways in which this manager, or the way to it, can be made to fail.
 	Faults []Fault
 	// Untold are posture items that this manager does not tell.

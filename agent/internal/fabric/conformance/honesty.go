@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasehold/leasehold/agent/internal/backoff"
 	"github.com/leasehold/leasehold/agent/internal/fabric"
 	"github.com/leasehold/leasehold/agent/protocol"
 )
@@ -18,6 +20,9 @@ type Fault struct {
 	// Passing: sets are applied all the same, late or after some trouble.
 	Passing bool
 }
+
+// pauseBetweenRetries is shorter than the control plane's.
+const pauseBetweenRetries = 20 * time.Millisecond
 
 // staysHonest goes through the life of a lease while something fails: ports join and leave, a lease ends, everything is audited. No
 // port may be called clean that is not, no operation may succeed that did not, and once the fault is over the same operation makes
@@ -78,7 +83,6 @@ func (r Rig) suffer(ctx context.Context, t *testing.T, fault Fault) {
 			require.NoError(t, err, "it is late or troubled, and works")
 		} else {
 			require.Error(t, err, "a set that is not everywhere has not been applied")
-			require.False(t, seen.Converged && len(seen.Ports) > 0 && len(seen.Checks) > 0 && err == nil)
 		}
 		r.requireHonest(ctx, t, r.Driver, seen)
 	}
@@ -89,8 +93,11 @@ func (r Rig) suffer(ctx context.Context, t *testing.T, fault Fault) {
 	r.requireHonest(ctx, t, restarted, seen)
 
 	fault.End(t)
-	seen, err = apply(ctx, t, r.Driver, 3, ended, p...)
-	require.NoError(t, err, "the same operation, done again, makes it good")
+	for seen, err = apply(ctx, t, r.Driver, 3, ended, p...); err != nil && backoff.Wait(ctx, pauseBetweenRetries, nil) == nil; {
+		r.requireHonest(ctx, t, r.Driver, seen)
+		seen, err = apply(ctx, t, r.Driver, 3, ended, p...)
+	}
+	require.NoError(t, err, "the same operation, done again and again, makes it good")
 	require.True(t, seen.Converged)
 	requireTables(t, seen, p[4], 0x8005, 0x7fff)
 	for _, left := range []protocol.GUID{p[1], p[2], p[3]} {
@@ -108,7 +115,7 @@ func (r Rig) requireHonest(ctx context.Context, t *testing.T, driver fabric.Driv
 	judge := fabric.NewJudge(state.Desired)
 	for _, link := range seen.Ports {
 		if judge.Disagreement(link) == "" {
-			require.Empty(t, judge.Disagreement(r.truth(ctx, t, link.GUID)), "%v is called clean", link.GUID)
+			require.Empty(t, judge.Disagreement(r.truth(ctx, t, driver, link.GUID)), "%v is called clean", link.GUID)
 		} else {
 			require.False(t, seen.Converged, "%v is not right", link.GUID)
 		}
@@ -116,10 +123,10 @@ func (r Rig) requireHonest(ctx context.Context, t *testing.T, driver fabric.Driv
 	require.False(t, seen.Converged && len(seen.Ports) == 0, "nothing was looked at")
 }
 
-func (r Rig) truth(ctx context.Context, t *testing.T, port protocol.GUID) protocol.LinkState {
+func (r Rig) truth(ctx context.Context, t *testing.T, driver fabric.Driver, port protocol.GUID) protocol.LinkState {
 	t.Helper()
 	if r.Truth != nil {
-		return r.Truth(t, port)
+		return r.Truth(t, driver, port)
 	}
 	links, err := r.Reopen(t).Observe(ctx, []protocol.GUID{port})
 	require.NoError(t, err)

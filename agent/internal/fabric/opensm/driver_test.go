@@ -43,6 +43,7 @@ func newRig(t *testing.T, s *opensm.Simulated) conformance.Rig {
 		Driver: s.ReopenWith(t.Context(), t, func(c *opensm.Config) {
 			gate.Manager = c.Manager
 			c.Manager = gate
+			c.Patience.Deadline = 8 * time.Second // some faults are waited for in vain
 		}),
 		Cut: func(t *testing.T, port protocol.GUID) {
 			t.Helper()
@@ -65,6 +66,7 @@ func newRig(t *testing.T, s *opensm.Simulated) conformance.Rig {
 			t.Helper()
 			return s.Reopen(t.Context(), t)
 		},
+		Faults: faultsOf(s, gate),
 	}
 	for _, port := range topology.Ports {
 		rig.Ports = append(rig.Ports, port.GUID)
@@ -78,6 +80,13 @@ type gate struct {
 
 	mu     sync.Mutex
 	closed chan struct{}
+	deaf   bool // signals are lost
+}
+
+func (g *gate) setDeaf(deaf bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.deaf = deaf
 }
 
 // shut makes signals wait and returns how to let them go.
@@ -92,10 +101,13 @@ func (g *gate) shut() func() {
 // Hangup implements opensm.Manager.
 func (g *gate) Hangup(ctx context.Context) error {
 	g.mu.Lock()
-	closed := g.closed
+	closed, deaf := g.closed, g.deaf
 	g.mu.Unlock()
 	if closed != nil {
 		<-closed
+	}
+	if deaf {
+		return nil
 	}
 	return g.Manager.Hangup(ctx)
 }

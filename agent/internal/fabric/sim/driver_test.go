@@ -48,9 +48,33 @@ func newRig(t *testing.T) conformance.Rig {
 			again.Inject(sim.Faults{Unreachable: cut})
 			return again
 		},
+		Truth: func(_ *testing.T, driver fabric.Driver, port protocol.GUID) protocol.LinkState {
+			return driver.(*sim.Driver).Held(port)
+		},
+		Faults: faultsOf(driver),
 	}
 	for _, port := range config.Topology.Ports {
 		rig.Ports = append(rig.Ports, port.GUID)
 	}
 	return rig
+}
+
+// faultsOf are the ways in which a real manager was seen to fail.
+func faultsOf(driver *sim.Driver) []conformance.Fault {
+	inject := func(name string, faults sim.Faults) conformance.Fault {
+		return conformance.Fault{
+			Name:    name,
+			Begin:   func(*testing.T) { driver.Inject(faults) },
+			End:     func(*testing.T) { driver.Inject(sim.Faults{}) },
+			Passing: faults.Delay > 0,
+		}
+	}
+	return []conformance.Fault{
+		inject("fails open", sim.Faults{FailOpen: true}),
+		inject("applies half", sim.Faults{HalfApply: true}),
+		inject("forgets the switches", sim.Faults{HCAOnly: true}),
+		inject("answers stale", sim.Faults{Stale: true}),
+		inject("is slow", sim.Faults{Delay: 20 * time.Millisecond}),
+		inject("is down", sim.Faults{Down: true}),
+	}
 }

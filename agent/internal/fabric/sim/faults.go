@@ -69,6 +69,18 @@ func (d *Driver) OverwriteSwitch(port protocol.GUID, keys ...protocol.PKey) {
 	d.saved.Tables[port] = held
 }
 
+// Held is what both ends of a port's link hold, whatever the faults make the manager say.
+func (d *Driver) Held(port protocol.GUID) protocol.LinkState {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at, held := d.places()[port], d.saved.Tables[port]
+	return protocol.LinkState{
+		GUID: port, SwitchGUID: at.SwitchGUID, SwitchPort: at.SwitchPort,
+		HCA:    protocol.PortTable{GUID: port, Readable: true, Keys: slices.Clone(held.HCA), Source: source},
+		Switch: protocol.PortTable{GUID: at.SwitchGUID, Readable: true, Keys: slices.Clone(held.Switch), Source: source},
+	}
+}
+
 // Sweeps counts the sweeps since the start.
 func (d *Driver) Sweeps() int {
 	d.mu.Lock()

@@ -3,6 +3,7 @@ package sim_test
 import (
 	"context"
 	"encoding/json"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -210,4 +211,42 @@ func TestAPortThatWasNeverSeenIsUnknownNotClear(t *testing.T) {
 	require.False(t, links[0].Switch.Readable)
 	_, err = b.ReadPort(t.Context(), 0xdead)
 	require.Error(t, err)
+}
+
+func TestAnAuditOfNothingIsNotAnAudit(t *testing.T) {
+	t.Parallel()
+	empty, err := sim.New(sim.Config{})
+	require.NoError(t, err)
+	_, err = bench{Driver: empty}.handle(t.Context(), t, protocol.Operation{Kind: protocol.ObserveFabric, Spec: json.RawMessage(`{"nonce":"n","ports":null}`)})
+	require.ErrorContains(t, err, "no port")
+}
+
+// counting counts what a manager is asked.
+type counting struct {
+	*sim.Driver
+
+	asked atomic.Int32
+}
+
+func (c *counting) HasPath(ctx context.Context, from, to protocol.GUID) protocol.Verdict {
+	c.asked.Add(1)
+	return c.Driver.HasPath(ctx, from, to)
+}
+
+func TestAManagerThatDoesNotSayIsNotWaitedForAtEveryPath(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	_, err := b.apply(t.Context(), t, b.lease(1, 0, 1), b.lease(2, 2, 3), b.lease(3, 4))
+	require.NoError(t, err)
+	b.Inject(sim.Faults{Down: true})
+	driver := &counting{Driver: b.Driver}
+	handlers := fabric.Handlers(fabric.HandlerConfig{Driver: driver, FabricID: "fab", Now: func() time.Time { return time.Unix(0, 0) }})
+	outcome, err := handlers[protocol.ObserveFabric].Handle(t.Context(), protocol.Operation{Spec: json.RawMessage(`{"nonce":"n","ports":null}`)}, func(int, string) {})
+	require.NoError(t, err)
+	checks := outcome.Evidence.(protocol.FabricObservation).Checks
+	require.Greater(t, len(checks), 4)
+	for _, check := range checks {
+		require.Equal(t, protocol.Unknown, check.Found)
+	}
+	require.EqualValues(t, 1, driver.asked.Load())
 }

@@ -121,7 +121,7 @@ func (b bench) rig() conformance.Rig {
 			t.Helper()
 			return b.reopen(t)
 		},
-		Truth: func(_ *testing.T, port protocol.GUID) protocol.LinkState {
+		Truth: func(_ *testing.T, _ fabric.Driver, port protocol.GUID) protocol.LinkState {
 			hca, sw := b.server.Held(port)
 			return protocol.LinkState{
 				GUID: port, HCA: protocol.PortTable{Readable: true, Keys: hca}, Switch: protocol.PortTable{Readable: true, Keys: sw},
