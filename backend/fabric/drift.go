@@ -294,14 +294,20 @@ func (s *Service) alarm(ctx context.Context, subnet Subnet, event string, about 
 	for _, kind := range DriftKinds() {
 		var ports, what []string
 		for _, d := range about {
-			if d.Kind == kind && kind != Unreadable { // a host that is switched off is no alarm
-				ports, what = append(ports, d.Port.String()), append(what, d.What)
+			if d.Kind != kind || kind == Unreadable { // a host that is switched off is no alarm
+				continue
+			}
+			what = append(what, d.What)
+			if d.Port != 0 {
+				ports = append(ports, d.Port.String())
 			}
 		}
-		if len(ports) == 0 {
+		if len(what) == 0 {
 			continue
 		}
+		slices.Sort(ports)
 		slices.Sort(what)
+		ports = slices.Compact(ports)
 		payload := map[string]any{
 			"event": event, "fabric": subnet.ID, "fabric_name": subnet.Name, "kind": kind, "ports": list(ports), "count": len(ports),
 			"what": list(slices.Compact(what)), "at": at,
