@@ -198,8 +198,9 @@ type PortTable struct {
 	GUID     GUID   `json:"guid"`
 	Readable bool   `json:"readable"`
 	Keys     []PKey `json:"keys"`
-	Source   string `json:"source"` // sysfs, smp, sim
-	Detail   string `json:"detail,omitempty"`
+	// Source is who said so: the port itself (smp), its host (sysfs), a simulator (sim), or only the manager (ufm).
+	Source string `json:"source"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // ApplyPartitionsSpec is the whole desired set of the managed range of one fabric, never a difference.

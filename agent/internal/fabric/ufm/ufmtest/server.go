@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -40,6 +41,9 @@ type Options struct {
 	Release string
 	// Deceptive has it claim its release and lack DELETE all the same.
 	Deceptive bool
+	// Program has somebody else write the ports' tables, e.g. a real OpenSM: it is given who should be in which partition, full and at
+	// index 0. The server's own ports then mean nothing.
+	Program func(members map[protocol.PKey][]protocol.GUID) error
 }
 
 // Server is the stand-in. Its methods are safe for concurrent use.
@@ -61,6 +65,7 @@ type Server struct {
 	frozen     *state
 	gate       chan struct{} // writes wait for it
 	quiet      chan struct{} // everybody waits for it
+	programErr error
 	writes     []string
 	calls      []string
 }
@@ -243,6 +248,10 @@ func (s *Server) partition(key protocol.PKey) *partition {
 
 // sweep writes the tables that, as the manager believes, are not as they should be. Like the real one it does not look.
 func (s *Server) sweep() {
+	if s.options.Program != nil {
+		s.program()
+		return
+	}
 	for _, at := range s.options.Topology.Ports {
 		want := s.means(at.GUID)
 		if text := fmt.Sprint(want); s.believed[at.GUID] != text && !s.cut[at.GUID] {
@@ -255,6 +264,25 @@ func (s *Server) sweep() {
 			s.tables[at.GUID] = held
 		}
 	}
+}
+
+func (s *Server) program() {
+	all := map[protocol.PKey][]protocol.GUID{}
+	for key, p := range s.partitions {
+		if key != protocol.DefaultLimited {
+			all[key] = slices.Sorted(maps.Keys(p.members))
+		}
+	}
+	if err := s.options.Program(all); err != nil {
+		s.programErr = err
+	}
+}
+
+// Failed is what went wrong in Program, if anything did.
+func (s *Server) Failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.programErr
 }
 
 // means is what the manager means a port to hold.
