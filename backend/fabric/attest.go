@@ -135,8 +135,8 @@ func (s *Service) firstIsFresh(ctx context.Context, id ids.Lease, ports []Port) 
 		return false, err
 	}
 	var seen protocol.FabricObservation
-	if json.Unmarshal(o.Evidence, &seen) != nil {
-		return false, nil // what it said cannot be read: it is asked again
+	if err := json.Unmarshal(o.Evidence, &seen); err != nil {
+		return false, nil //nolint:nilerr // what it said cannot be read: it is asked again
 	}
 	return !slices.ContainsFunc(ports, func(port Port) bool {
 		return !slices.ContainsFunc(seen.Ports, func(l protocol.LinkState) bool { return l.GUID == port.GUID })

@@ -24,30 +24,63 @@ func TestAnAuditHoldsEveryPortAgainstTheRows(t *testing.T) {
 		alarms  int
 	}{
 		"all is well": {func(*world) {}, fabric.AuditClean, nil, 0},
-		"an idle port fails open": {func(w *world) { w.subnet.of(w.nodes[2].port).hca = []protocol.PKey{0xffff} }, fabric.AuditDeviating,
-			[]string{"fail_open: HCA port is a full member of the default partition"}, 1},
-		"a tenant's switch port fails open": {func(w *world) { w.subnet.of(w.nodes[0].port).sw = []protocol.PKey{key, 0xffff} }, fabric.AuditDeviating,
-			[]string{"fail_open: switch port is a full member of the default partition"}, 1},
-		"a stranger has a tenant's key": {func(w *world) { w.subnet.of(w.nodes[2].port).hca = []protocol.PKey{0x7fff, key} }, fabric.AuditDeviating,
-			[]string{"unexpected_key: HCA port holds 0x8001, which it should not"}, 1},
-		"as a limited member": {func(w *world) { w.subnet.of(w.nodes[2].port).sw = []protocol.PKey{0x7fff, 0x0001} }, fabric.AuditDeviating,
-			[]string{"unexpected_key: switch port holds 0x0001, which it should not"}, 1},
-		"a tenant has another key": {func(w *world) { w.subnet.of(w.nodes[0].port).hca = []protocol.PKey{key, 0x7fff, other} }, fabric.AuditDeviating,
-			[]string{"unexpected_key: HCA port holds 0x8002, which it should not"}, 1},
-		"a tenant's key is gone": {func(w *world) { w.subnet.of(w.nodes[0].port).hca = []protocol.PKey{0x7fff} }, fabric.AuditDeviating,
-			[]string{"missing_key: HCA port lacks 0x8001"}, 1},
-		"a tenant is a limited member of its own": {func(w *world) { w.subnet.of(w.nodes[0].port).hca = []protocol.PKey{0x0001, 0x7fff} }, fabric.AuditDeviating,
-			[]string{"missing_key: HCA port lacks 0x8001", "unexpected_key: HCA port holds 0x0001, which it should not"}, 2},
-		"a tenant's key is not first": {func(w *world) { w.subnet.of(w.nodes[0].port).hca = []protocol.PKey{0x7fff, key} }, fabric.AuditDeviating,
-			[]string{"misplaced_key: HCA port holds 0x7fff at index 0, not 0x8001"}, 1},
+		"an idle port fails open": {
+			func(w *world) { w.subnet.of(w.nodes[2].port).hca = []protocol.PKey{0xffff} }, fabric.AuditDeviating,
+			[]string{"fail_open: HCA port is a full member of the default partition"},
+			1,
+		},
+		"a tenant's switch port fails open": {
+			func(w *world) { w.subnet.of(w.nodes[0].port).sw = []protocol.PKey{key, 0xffff} }, fabric.AuditDeviating,
+			[]string{"fail_open: switch port is a full member of the default partition"},
+			1,
+		},
+		"a stranger has a tenant's key": {
+			func(w *world) { w.subnet.of(w.nodes[2].port).hca = []protocol.PKey{0x7fff, key} }, fabric.AuditDeviating,
+			[]string{"unexpected_key: HCA port holds 0x8001, which it should not"},
+			1,
+		},
+		"as a limited member": {
+			func(w *world) { w.subnet.of(w.nodes[2].port).sw = []protocol.PKey{0x7fff, 0x0001} }, fabric.AuditDeviating,
+			[]string{"unexpected_key: switch port holds 0x0001, which it should not"},
+			1,
+		},
+		"a tenant has another key": {
+			func(w *world) { w.subnet.of(w.nodes[0].port).hca = []protocol.PKey{key, 0x7fff, other} }, fabric.AuditDeviating,
+			[]string{"unexpected_key: HCA port holds 0x8002, which it should not"},
+			1,
+		},
+		"a tenant's key is gone": {
+			func(w *world) { w.subnet.of(w.nodes[0].port).hca = []protocol.PKey{0x7fff} }, fabric.AuditDeviating,
+			[]string{"missing_key: HCA port lacks 0x8001"},
+			1,
+		},
+		"a tenant is a limited member of its own": {
+			func(w *world) { w.subnet.of(w.nodes[0].port).hca = []protocol.PKey{0x0001, 0x7fff} }, fabric.AuditDeviating,
+			[]string{"missing_key: HCA port lacks 0x8001", "unexpected_key: HCA port holds 0x0001, which it should not"},
+			2,
+		},
+		"a tenant's key is not first": {
+			func(w *world) { w.subnet.of(w.nodes[0].port).hca = []protocol.PKey{0x7fff, key} }, fabric.AuditDeviating,
+			[]string{"misplaced_key: HCA port holds 0x7fff at index 0, not 0x8001"},
+			1,
+		},
 		"nor need it be at the switch": {func(w *world) { w.subnet.of(w.nodes[0].port).sw = []protocol.PKey{0x7fff, key} }, fabric.AuditClean, nil, 0},
-		"the default key is gone": {func(w *world) { w.subnet.of(w.nodes[2].port).hca = []protocol.PKey{0} }, fabric.AuditDeviating,
-			[]string{"missing_key: HCA port lacks 0x7fff"}, 1},
+		"the default key is gone": {
+			func(w *world) { w.subnet.of(w.nodes[2].port).hca = []protocol.PKey{0} }, fabric.AuditDeviating,
+			[]string{"missing_key: HCA port lacks 0x7fff"},
+			1,
+		},
 		"an unknown GUID": {func(w *world) { w.subnet.add(0xdead) }, fabric.AuditDeviating, []string{"unknown_port: is a port of no machine that we know"}, 1},
-		"a port that cannot be read is unknown, not clean": {func(w *world) { w.subnet.of(w.nodes[2].port).dark = true }, fabric.AuditUnknown,
-			[]string{"unreadable: HCA port could not be read"}, 0},
-		"a port that is not there": {func(w *world) { delete(w.subnet.links, w.nodes[2].port) }, fabric.AuditUnknown,
-			[]string{"unreadable: was not seen on the fabric"}, 0},
+		"a port that cannot be read is unknown, not clean": {
+			func(w *world) { w.subnet.of(w.nodes[2].port).dark = true }, fabric.AuditUnknown,
+			[]string{"unreadable: HCA port could not be read"},
+			0,
+		},
+		"a port that is not there": {
+			func(w *world) { delete(w.subnet.links, w.nodes[2].port) }, fabric.AuditUnknown,
+			[]string{"unreadable: was not seen on the fabric"},
+			0,
+		},
 		"a foreign key": {func(w *world) {
 			w.Exec(w.t, "UPDATE fabric SET managed_high = 4095")
 			w.subnet.of(w.nodes[2].port).hca = []protocol.PKey{0x7fff, 0x9000}

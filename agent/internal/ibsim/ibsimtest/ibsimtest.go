@@ -65,9 +65,9 @@ func Cluster(nodes, rails, perLeaf int) protocol.Topology {
 	const spines = 4
 	var t protocol.Topology
 	leaf := func(group, rail int) protocol.GUID {
-		return protocol.GUID(0x0002c90100000000 + uint64(group)<<16 + uint64(rail+1)<<8)
+		return protocol.GUID(0x0002c90100000000 + uint64(group)<<16 + uint64(rail+1)<<8) //nolint:gosec // small numbers
 	}
-	spine := func(n int) protocol.GUID { return protocol.GUID(0x0002c90200000100 + uint64(n)<<8) }
+	spine := func(n int) protocol.GUID { return protocol.GUID(0x0002c90200000100 + uint64(n)<<8) } //nolint:gosec // likewise
 	groups := (nodes + perLeaf - 1) / perLeaf
 	for group := range groups {
 		for rail := range rails {
