@@ -95,6 +95,24 @@ func (e CancellationKind) Valid() bool {
 	}
 }
 
+// Defines values for ChangeDecisionDecision.
+const (
+	ChangeDecisionDecisionAccepted ChangeDecisionDecision = "accepted"
+	ChangeDecisionDecisionRejected ChangeDecisionDecision = "rejected"
+)
+
+// Valid indicates whether the value is a known member of the ChangeDecisionDecision enum.
+func (e ChangeDecisionDecision) Valid() bool {
+	switch e {
+	case ChangeDecisionDecisionAccepted:
+		return true
+	case ChangeDecisionDecisionRejected:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ChargeLineKind.
 const (
 	ChargeLineKindCorrection ChargeLineKind = "correction"
@@ -365,6 +383,27 @@ func (e LeaseState) Valid() bool {
 	}
 }
 
+// Defines values for LinkDifferenceKind.
+const (
+	LinkDifferenceKindAdded   LinkDifferenceKind = "added"
+	LinkDifferenceKindChanged LinkDifferenceKind = "changed"
+	LinkDifferenceKindRemoved LinkDifferenceKind = "removed"
+)
+
+// Valid indicates whether the value is a known member of the LinkDifferenceKind enum.
+func (e LinkDifferenceKind) Valid() bool {
+	switch e {
+	case LinkDifferenceKindAdded:
+		return true
+	case LinkDifferenceKindChanged:
+		return true
+	case LinkDifferenceKindRemoved:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for MePaymentGateway.
 const (
 	MePaymentGatewayStripe MePaymentGateway = "stripe"
@@ -608,6 +647,27 @@ func (e Scope) Valid() bool {
 	}
 }
 
+// Defines values for SwitchDifferenceKind.
+const (
+	SwitchDifferenceKindAdded   SwitchDifferenceKind = "added"
+	SwitchDifferenceKindChanged SwitchDifferenceKind = "changed"
+	SwitchDifferenceKindRemoved SwitchDifferenceKind = "removed"
+)
+
+// Valid indicates whether the value is a known member of the SwitchDifferenceKind enum.
+func (e SwitchDifferenceKind) Valid() bool {
+	switch e {
+	case SwitchDifferenceKindAdded:
+		return true
+	case SwitchDifferenceKindChanged:
+		return true
+	case SwitchDifferenceKindRemoved:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for TopUpGateway.
 const (
 	TopUpGatewayStripe TopUpGateway = "stripe"
@@ -665,6 +725,24 @@ func (e Topology) Valid() bool {
 	case TopologySameLeaf:
 		return true
 	case TopologySamePod:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TopologyImportFormat.
+const (
+	TopologyImportFormatIbnetdiscover TopologyImportFormat = "ibnetdiscover"
+	TopologyImportFormatNetlist       TopologyImportFormat = "netlist"
+)
+
+// Valid indicates whether the value is a known member of the TopologyImportFormat enum.
+func (e TopologyImportFormat) Valid() bool {
+	switch e {
+	case TopologyImportFormatIbnetdiscover:
+		return true
+	case TopologyImportFormatNetlist:
 		return true
 	default:
 		return false
@@ -876,6 +954,14 @@ type Capacity struct {
 type CapacityList struct {
 	Items []Capacity `json:"items"`
 }
+
+// ChangeDecision defines model for ChangeDecision.
+type ChangeDecision struct {
+	Decision ChangeDecisionDecision `json:"decision"`
+}
+
+// ChangeDecisionDecision defines model for ChangeDecision.Decision.
+type ChangeDecisionDecision string
 
 // ChargeLine defines model for ChargeLine.
 type ChargeLine struct {
@@ -1107,6 +1193,18 @@ type FabricSwitch struct {
 	Level int    `json:"level"`
 	Name  string `json:"name"`
 	Pod   string `json:"pod"`
+}
+
+// FabricTopology defines model for FabricTopology.
+type FabricTopology struct {
+	// Fabric Its name
+	Fabric   string           `json:"fabric"`
+	FabricID string           `json:"fabric_id"`
+	Items    []TopologySwitch `json:"items"`
+	Site     string           `json:"site"`
+
+	// Summary Counts of the whole fabric
+	Summary TopologySummary `json:"summary"`
 }
 
 // FailurePolicy defines model for FailurePolicy.
@@ -1352,6 +1450,18 @@ type LedgerTransactionList struct {
 	Items []LedgerTransaction `json:"items"`
 }
 
+// LinkDifference defines model for LinkDifference.
+type LinkDifference struct {
+	From           SwitchPort         `json:"from"`
+	Kind           LinkDifferenceKind `json:"kind"`
+	RateAfterGbps  int                `json:"rate_after_gbps"`
+	RateBeforeGbps int                `json:"rate_before_gbps"`
+	To             SwitchPort         `json:"to"`
+}
+
+// LinkDifferenceKind defines model for LinkDifference.Kind.
+type LinkDifferenceKind string
+
 // Me defines model for Me.
 type Me struct {
 	// Actor A user's or an API key's id
@@ -1387,6 +1497,16 @@ type MetricSeries struct {
 	Metric string        `json:"metric"`
 	Node   string        `json:"node"`
 	Points []MetricPoint `json:"points"`
+}
+
+// MissingPort defines model for MissingPort.
+type MissingPort struct {
+	At     *SwitchPort `json:"at,omitempty"`
+	Device string      `json:"device"`
+	GUID   string      `json:"guid"`
+	Node   string      `json:"node"`
+	NodeID string      `json:"node_id"`
+	Rail   int         `json:"rail"`
 }
 
 // Money defines model for Money.
@@ -1442,6 +1562,16 @@ type NodeDetail struct {
 	Node        Node              `json:"node"`
 	Operations  []Operation       `json:"operations"`
 	Ports       []NodePort        `json:"ports"`
+}
+
+// NodeDifference defines model for NodeDifference.
+type NodeDifference struct {
+	LeafAfter  string `json:"leaf_after"`
+	LeafBefore string `json:"leaf_before"`
+	Node       string `json:"node"`
+	NodeID     string `json:"node_id"`
+	PodAfter   string `json:"pod_after"`
+	PodBefore  string `json:"pod_before"`
 }
 
 // NodeGPU defines model for NodeGPU.
@@ -1558,6 +1688,23 @@ type OrganizationKind string
 // OrganizationList defines model for OrganizationList.
 type OrganizationList struct {
 	Items []Organization `json:"items"`
+}
+
+// PortDifference defines model for PortDifference.
+type PortDifference struct {
+	After  SwitchPort  `json:"after"`
+	Before *SwitchPort `json:"before,omitempty"`
+	Device string      `json:"device"`
+
+	// FabricBefore When it was another one
+	FabricBefore *string `json:"fabric_before,omitempty"`
+	GUID         string  `json:"guid"`
+	Node         string  `json:"node"`
+	NodeID       string  `json:"node_id"`
+	Rail         int     `json:"rail"`
+
+	// Review The node is leased: the port keeps its place until an admin accepts the node's change
+	Review bool `json:"review"`
 }
 
 // PostureCheck defines model for PostureCheck.
@@ -1784,6 +1931,26 @@ type SlotRange struct {
 	To   int `json:"to"`
 }
 
+// SwitchDifference defines model for SwitchDifference.
+type SwitchDifference struct {
+	GUID string               `json:"guid"`
+	Kind SwitchDifferenceKind `json:"kind"`
+	Name string               `json:"name"`
+
+	// PortsLeft Ports of inventory on a switch that the file lacks; it stays while there are any
+	PortsLeft int      `json:"ports_left"`
+	What      []string `json:"what"`
+}
+
+// SwitchDifferenceKind defines model for SwitchDifference.Kind.
+type SwitchDifferenceKind string
+
+// SwitchPort defines model for SwitchPort.
+type SwitchPort struct {
+	Port   int    `json:"port"`
+	Switch string `json:"switch"`
+}
+
 // Tags defines model for Tags.
 type Tags map[string]string
 
@@ -1819,6 +1986,158 @@ type TopUpList struct {
 
 // Topology defines model for Topology.
 type Topology string
+
+// TopologyCounts How long the lists are
+type TopologyCounts struct {
+	Links   int `json:"links"`
+	Missing int `json:"missing"`
+	Nodes   int `json:"nodes"`
+	Ports   int `json:"ports"`
+
+	// Reviews Of the ports, those whose move an admin must accept
+	Reviews   int `json:"reviews"`
+	Strangers int `json:"strangers"`
+	Switches  int `json:"switches"`
+}
+
+// TopologyHost defines model for TopologyHost.
+type TopologyHost struct {
+	// Absent Inventory has it here, and the fabric's manager does not see it
+	Absent bool `json:"absent"`
+
+	// Aggregation A part of the switch (SHARP); no machine is behind it
+	Aggregation bool `json:"aggregation"`
+
+	// Description As the adapter describes itself
+	Description string  `json:"description"`
+	Device      *string `json:"device,omitempty"`
+	GUID        string  `json:"guid"`
+	Node        *string `json:"node,omitempty"`
+
+	// NodeID Missing: no node has reported the port
+	NodeID *string `json:"node_id,omitempty"`
+	Port   int     `json:"port"`
+	Rail   *int    `json:"rail,omitempty"`
+
+	// RateGbps 0: unknown
+	RateGbps int `json:"rate_gbps"`
+}
+
+// TopologyImport defines model for TopologyImport.
+type TopologyImport struct {
+	Applied bool `json:"applied"`
+
+	// Counts How long the lists are
+	Counts TopologyCounts `json:"counts"`
+
+	// Digest Of the file and of all that it changes; send it to apply just that
+	Digest string `json:"digest"`
+
+	// Fabric Its name
+	Fabric   string               `json:"fabric"`
+	FabricID string               `json:"fabric_id"`
+	Format   TopologyImportFormat `json:"format"`
+	Links    []LinkDifference     `json:"links"`
+
+	// Missing Ports on the fabric by inventory that the file lacks; they keep their places
+	Missing []MissingPort    `json:"missing"`
+	Nodes   []NodeDifference `json:"nodes"`
+	Ports   []PortDifference `json:"ports"`
+
+	// Seen What the file describes
+	Seen TopologySeen `json:"seen"`
+
+	// Strangers Ports in the file that no node of the site has reported; nothing is made of them
+	Strangers []UnknownPort `json:"strangers"`
+
+	// Switches Each list has at most 1,000 entries; counts has how many there are
+	Switches []SwitchDifference `json:"switches"`
+
+	// Warnings What to look at before applying
+	Warnings []string `json:"warnings"`
+}
+
+// TopologyImportFormat defines model for TopologyImport.Format.
+type TopologyImportFormat string
+
+// TopologyImportCreate defines model for TopologyImportCreate.
+type TopologyImportCreate struct {
+	// Digest Of the dry run that was decided on
+	Digest *string `json:"digest,omitempty"`
+
+	// Source The file's text
+	Source string `json:"source"`
+}
+
+// TopologyLink defines model for TopologyLink.
+type TopologyLink struct {
+	// Peer The other switch's name
+	Peer     string `json:"peer"`
+	PeerID   string `json:"peer_id"`
+	PeerPort int    `json:"peer_port"`
+	Port     int    `json:"port"`
+
+	// RateGbps 0: unknown
+	RateGbps int `json:"rate_gbps"`
+}
+
+// TopologySeen What the file describes
+type TopologySeen struct {
+	AggregationNodes int `json:"aggregation_nodes"`
+
+	// Hcas Aggregation nodes included
+	Hcas int `json:"hcas"`
+
+	// HostPorts Adapters' cabled ports, without aggregation nodes
+	HostPorts int `json:"host_ports"`
+
+	// KnownPorts Of these, those of nodes of the site
+	KnownPorts int `json:"known_ports"`
+
+	// Links Between switches
+	Links    int `json:"links"`
+	Routers  int `json:"routers"`
+	Switches int `json:"switches"`
+}
+
+// TopologySummary Counts of the whole fabric
+type TopologySummary struct {
+	Links int `json:"links"`
+	Nodes int `json:"nodes"`
+	Pods  int `json:"pods"`
+
+	// Ports Adapters' ports that the fabric's manager sees
+	Ports    int `json:"ports"`
+	Switches int `json:"switches"`
+
+	// UnknownPorts Of these, those of no node
+	UnknownPorts int `json:"unknown_ports"`
+}
+
+// TopologySwitch defines model for TopologySwitch.
+type TopologySwitch struct {
+	GUID  string         `json:"guid"`
+	Hosts []TopologyHost `json:"hosts"`
+	ID    string         `json:"id"`
+
+	// Level 1 leaf, 2 spine, 3 core; 0 unknown
+	Level int            `json:"level"`
+	Links []TopologyLink `json:"links"`
+	Name  string         `json:"name"`
+
+	// Pod Empty in the top tier
+	Pod   string `json:"pod"`
+	Ports int    `json:"ports"`
+}
+
+// UnknownPort defines model for UnknownPort.
+type UnknownPort struct {
+	Aggregation bool        `json:"aggregation"`
+	At          *SwitchPort `json:"at,omitempty"`
+	Description string      `json:"description"`
+	GUID        string      `json:"guid"`
+	NodeGUID    string      `json:"node_guid"`
+}
 
 // UsageInterval defines model for UsageInterval.
 type UsageInterval struct {
@@ -1927,6 +2246,20 @@ type AdminReservePKeysParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
+// AdminGetTopologyParams defines parameters for AdminGetTopology.
+type AdminGetTopologyParams struct {
+	Limit  *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// AdminImportTopologyParams defines parameters for AdminImportTopology.
+type AdminImportTopologyParams struct {
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // AdminListLeasesParams defines parameters for AdminListLeases.
 type AdminListLeasesParams struct {
 	Limit  *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
@@ -1939,6 +2272,15 @@ type AdminListNodesParams struct {
 	Cursor *Cursor    `form:"cursor,omitempty" json:"cursor,omitempty"`
 	Site   *string    `form:"site,omitempty" json:"site,omitempty"`
 	State  *NodeState `form:"state,omitempty" json:"state,omitempty"`
+}
+
+// AdminSettleChangesParams defines parameters for AdminSettleChanges.
+type AdminSettleChangesParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // AdminSetNodeStateParams defines parameters for AdminSetNodeState.
@@ -2179,6 +2521,12 @@ type AdminOverridePostureJSONRequestBody = PostureOverride
 // AdminReservePKeysJSONRequestBody defines body for AdminReservePKeys for application/json ContentType.
 type AdminReservePKeysJSONRequestBody = ReservedPKeys
 
+// AdminImportTopologyJSONRequestBody defines body for AdminImportTopology for application/json ContentType.
+type AdminImportTopologyJSONRequestBody = TopologyImportCreate
+
+// AdminSettleChangesJSONRequestBody defines body for AdminSettleChanges for application/json ContentType.
+type AdminSettleChangesJSONRequestBody = ChangeDecision
+
 // AdminSetNodeStateJSONRequestBody defines body for AdminSetNodeState for application/json ContentType.
 type AdminSetNodeStateJSONRequestBody = NodeStateUpdate
 
@@ -2399,6 +2747,35 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
 	AdminReservePKeys(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, body AdminReservePKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// AdminGetTopology A fabric's switches, a page at a time, with what is plugged into them
+	//
+	// Corresponds with GET /v1/admin/fabrics/{fabric_id}/topology (the `AdminGetTopology` operationId).
+	AdminGetTopology(ctx context.Context, fabricID FabricID, params *AdminGetTopologyParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminImportTopologyWithBody Compare a topology file with inventory, or make it the fabric's topology
+	//
+	// The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+	// digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+	// file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+	// of the node to review.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/topology-imports (the `AdminImportTopology` operationId).
+	AdminImportTopologyWithBody(ctx context.Context, fabricID FabricID, params *AdminImportTopologyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminImportTopology Compare a topology file with inventory, or make it the fabric's topology
+	//
+	// The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+	// digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+	// file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+	// of the node to review.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/topology-imports (the `AdminImportTopology` operationId).
+	AdminImportTopology(ctx context.Context, fabricID FabricID, params *AdminImportTopologyParams, body AdminImportTopologyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// AdminListLeases Everybody's live leases
 	//
 	// Corresponds with GET /v1/admin/leases (the `AdminListLeases` operationId).
@@ -2413,6 +2790,24 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/admin/nodes/{node_id} (the `AdminGetNode` operationId).
 	AdminGetNode(ctx context.Context, nodeID NodeID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminSettleChangesWithBody Accept or reject what differs from what was accepted of a node
+	//
+	// Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/nodes/{node_id}/changes (the `AdminSettleChanges` operationId).
+	AdminSettleChangesWithBody(ctx context.Context, nodeID NodeID, params *AdminSettleChangesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminSettleChanges Accept or reject what differs from what was accepted of a node
+	//
+	// Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/nodes/{node_id}/changes (the `AdminSettleChanges` operationId).
+	AdminSettleChanges(ctx context.Context, nodeID NodeID, params *AdminSettleChangesParams, body AdminSettleChangesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// AdminSetNodeStateWithBody Accept, cordon, quarantine or retire a node
 	//
@@ -3078,6 +3473,65 @@ func (c *Client) AdminReservePKeys(ctx context.Context, fabricID FabricID, param
 	return c.Client.Do(req)
 }
 
+// AdminGetTopology A fabric's switches, a page at a time, with what is plugged into them
+//
+// Corresponds with GET /v1/admin/fabrics/{fabric_id}/topology (the `AdminGetTopology` operationId).
+func (c *Client) AdminGetTopology(ctx context.Context, fabricID FabricID, params *AdminGetTopologyParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminGetTopologyRequest(c.Server, fabricID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminImportTopologyWithBody Compare a topology file with inventory, or make it the fabric's topology
+//
+// The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+// digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+// file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+// of the node to review.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/topology-imports (the `AdminImportTopology` operationId).
+func (c *Client) AdminImportTopologyWithBody(ctx context.Context, fabricID FabricID, params *AdminImportTopologyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminImportTopologyRequestWithBody(c.Server, fabricID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminImportTopology Compare a topology file with inventory, or make it the fabric's topology
+//
+// The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+// digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+// file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+// of the node to review.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/topology-imports (the `AdminImportTopology` operationId).
+func (c *Client) AdminImportTopology(ctx context.Context, fabricID FabricID, params *AdminImportTopologyParams, body AdminImportTopologyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminImportTopologyRequest(c.Server, fabricID, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // AdminListLeases Everybody's live leases
 //
 // Corresponds with GET /v1/admin/leases (the `AdminListLeases` operationId).
@@ -3113,6 +3567,44 @@ func (c *Client) AdminListNodes(ctx context.Context, params *AdminListNodesParam
 // Corresponds with GET /v1/admin/nodes/{node_id} (the `AdminGetNode` operationId).
 func (c *Client) AdminGetNode(ctx context.Context, nodeID NodeID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAdminGetNodeRequest(c.Server, nodeID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminSettleChangesWithBody Accept or reject what differs from what was accepted of a node
+//
+// Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/nodes/{node_id}/changes (the `AdminSettleChanges` operationId).
+func (c *Client) AdminSettleChangesWithBody(ctx context.Context, nodeID NodeID, params *AdminSettleChangesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminSettleChangesRequestWithBody(c.Server, nodeID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminSettleChanges Accept or reject what differs from what was accepted of a node
+//
+// Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/nodes/{node_id}/changes (the `AdminSettleChanges` operationId).
+func (c *Client) AdminSettleChanges(ctx context.Context, nodeID NodeID, params *AdminSettleChangesParams, body AdminSettleChangesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminSettleChangesRequest(c.Server, nodeID, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4576,6 +5068,166 @@ func NewAdminReservePKeysRequestWithBody(server string, fabricID FabricID, param
 	return req, nil
 }
 
+// NewAdminGetTopologyRequest constructs an http.Request for the AdminGetTopology method
+func NewAdminGetTopologyRequest(server string, fabricID FabricID, params *AdminGetTopologyParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/topology", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAdminImportTopologyRequest calls the generic AdminImportTopology builder with application/json body
+func NewAdminImportTopologyRequest(server string, fabricID FabricID, params *AdminImportTopologyParams, body AdminImportTopologyJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdminImportTopologyRequestWithBody(server, fabricID, params, "application/json", bodyReader)
+}
+
+// NewAdminImportTopologyRequestWithBody constructs an http.Request for the AdminImportTopology method, with any body, and a specified content type
+func NewAdminImportTopologyRequestWithBody(server string, fabricID FabricID, params *AdminImportTopologyParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/topology-imports", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.DryRun != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "dry_run", *params.DryRun, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
 // NewAdminListLeasesRequest constructs an http.Request for the AdminListLeases method
 func NewAdminListLeasesRequest(server string, params *AdminListLeasesParams) (*http.Request, error) {
 	var err error
@@ -4761,6 +5413,77 @@ func NewAdminGetNodeRequest(server string, nodeID NodeID) (*http.Request, error)
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAdminSettleChangesRequest calls the generic AdminSettleChanges builder with application/json body
+func NewAdminSettleChangesRequest(server string, nodeID NodeID, params *AdminSettleChangesParams, body AdminSettleChangesJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdminSettleChangesRequestWithBody(server, nodeID, params, "application/json", bodyReader)
+}
+
+// NewAdminSettleChangesRequestWithBody constructs an http.Request for the AdminSettleChanges method, with any body, and a specified content type
+func NewAdminSettleChangesRequestWithBody(server string, nodeID NodeID, params *AdminSettleChangesParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node_id", nodeID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/nodes/%s/changes", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+		if params.IfMatch != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam1)
+		}
+
 	}
 
 	return req, nil
@@ -7479,6 +8202,37 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys (the `AdminReservePKeys` operationId).
 	AdminReservePKeysWithResponse(ctx context.Context, fabricID FabricID, params *AdminReservePKeysParams, body AdminReservePKeysJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminReservePKeysResponse, error)
 
+	// AdminGetTopologyWithResponse A fabric's switches, a page at a time, with what is plugged into them
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/fabrics/{fabric_id}/topology (the `AdminGetTopology` operationId).
+	AdminGetTopologyWithResponse(ctx context.Context, fabricID FabricID, params *AdminGetTopologyParams, reqEditors ...RequestEditorFn) (*AdminGetTopologyResponse, error)
+
+	// AdminImportTopologyWithBodyWithResponse Compare a topology file with inventory, or make it the fabric's topology
+	//
+	// The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+	// digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+	// file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+	// of the node to review.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/topology-imports (the `AdminImportTopology` operationId).
+	AdminImportTopologyWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminImportTopologyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminImportTopologyResponse, error)
+
+	// AdminImportTopologyWithResponse Compare a topology file with inventory, or make it the fabric's topology
+	//
+	// The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+	// digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+	// file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+	// of the node to review.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/topology-imports (the `AdminImportTopology` operationId).
+	AdminImportTopologyWithResponse(ctx context.Context, fabricID FabricID, params *AdminImportTopologyParams, body AdminImportTopologyJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminImportTopologyResponse, error)
+
 	// AdminListLeasesWithResponse Everybody's live leases
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -7499,6 +8253,24 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/admin/nodes/{node_id} (the `AdminGetNode` operationId).
 	AdminGetNodeWithResponse(ctx context.Context, nodeID NodeID, reqEditors ...RequestEditorFn) (*AdminGetNodeResponse, error)
+
+	// AdminSettleChangesWithBodyWithResponse Accept or reject what differs from what was accepted of a node
+	//
+	// Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/nodes/{node_id}/changes (the `AdminSettleChanges` operationId).
+	AdminSettleChangesWithBodyWithResponse(ctx context.Context, nodeID NodeID, params *AdminSettleChangesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminSettleChangesResponse, error)
+
+	// AdminSettleChangesWithResponse Accept or reject what differs from what was accepted of a node
+	//
+	// Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/nodes/{node_id}/changes (the `AdminSettleChanges` operationId).
+	AdminSettleChangesWithResponse(ctx context.Context, nodeID NodeID, params *AdminSettleChangesParams, body AdminSettleChangesJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminSettleChangesResponse, error)
 
 	// AdminSetNodeStateWithBodyWithResponse Accept, cordon, quarantine or retire a node
 	//
@@ -8592,6 +9364,109 @@ func (r AdminReservePKeysResponse) ContentType() string {
 	return ""
 }
 
+// AdminGetTopologyResponse200Headers the declared response headers of an HTTP 200 response for AdminGetTopology
+type AdminGetTopologyResponse200Headers struct {
+	Link *string
+}
+
+type AdminGetTopologyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FabricTopology
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *AdminGetTopologyResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminGetTopologyResponse) GetJSON200() *FabricTopology {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminGetTopologyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminGetTopologyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminGetTopologyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminGetTopologyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminGetTopologyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdminImportTopologyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TopologyImport
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminImportTopologyResponse) GetJSON200() *TopologyImport {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminImportTopologyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminImportTopologyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminImportTopologyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminImportTopologyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminImportTopologyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // AdminListLeasesResponse200Headers the declared response headers of an HTTP 200 response for AdminListLeases
 type AdminListLeasesResponse200Headers struct {
 	Link *string
@@ -8751,6 +9626,61 @@ func (r AdminGetNodeResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AdminGetNodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// AdminSettleChangesResponse200Headers the declared response headers of an HTTP 200 response for AdminSettleChanges
+type AdminSettleChangesResponse200Headers struct {
+	ETag string
+}
+
+type AdminSettleChangesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NodeDetail
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *AdminSettleChangesResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminSettleChangesResponse) GetJSON200() *NodeDetail {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminSettleChangesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminSettleChangesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminSettleChangesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminSettleChangesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminSettleChangesResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11252,6 +12182,55 @@ func (c *ClientWithResponses) AdminReservePKeysWithResponse(ctx context.Context,
 	return ParseAdminReservePKeysResponse(rsp)
 }
 
+// AdminGetTopologyWithResponse A fabric's switches, a page at a time, with what is plugged into them
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/fabrics/{fabric_id}/topology (the `AdminGetTopology` operationId).
+func (c *ClientWithResponses) AdminGetTopologyWithResponse(ctx context.Context, fabricID FabricID, params *AdminGetTopologyParams, reqEditors ...RequestEditorFn) (*AdminGetTopologyResponse, error) {
+	rsp, err := c.AdminGetTopology(ctx, fabricID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminGetTopologyResponse(rsp)
+}
+
+// AdminImportTopologyWithBodyWithResponse Compare a topology file with inventory, or make it the fabric's topology
+//
+// The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+// digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+// file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+// of the node to review.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/topology-imports (the `AdminImportTopology` operationId).
+func (c *ClientWithResponses) AdminImportTopologyWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminImportTopologyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminImportTopologyResponse, error) {
+	rsp, err := c.AdminImportTopologyWithBody(ctx, fabricID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminImportTopologyResponse(rsp)
+}
+
+// AdminImportTopologyWithResponse Compare a topology file with inventory, or make it the fabric's topology
+//
+// The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+// digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+// file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+// of the node to review.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/topology-imports (the `AdminImportTopology` operationId).
+func (c *ClientWithResponses) AdminImportTopologyWithResponse(ctx context.Context, fabricID FabricID, params *AdminImportTopologyParams, body AdminImportTopologyJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminImportTopologyResponse, error) {
+	rsp, err := c.AdminImportTopology(ctx, fabricID, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminImportTopologyResponse(rsp)
+}
+
 // AdminListLeasesWithResponse Everybody's live leases
 //
 // Returns a wrapper object for the known response body format(s).
@@ -11289,6 +12268,36 @@ func (c *ClientWithResponses) AdminGetNodeWithResponse(ctx context.Context, node
 		return nil, err
 	}
 	return ParseAdminGetNodeResponse(rsp)
+}
+
+// AdminSettleChangesWithBodyWithResponse Accept or reject what differs from what was accepted of a node
+//
+// Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/nodes/{node_id}/changes (the `AdminSettleChanges` operationId).
+func (c *ClientWithResponses) AdminSettleChangesWithBodyWithResponse(ctx context.Context, nodeID NodeID, params *AdminSettleChangesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminSettleChangesResponse, error) {
+	rsp, err := c.AdminSettleChangesWithBody(ctx, nodeID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminSettleChangesResponse(rsp)
+}
+
+// AdminSettleChangesWithResponse Accept or reject what differs from what was accepted of a node
+//
+// Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/nodes/{node_id}/changes (the `AdminSettleChanges` operationId).
+func (c *ClientWithResponses) AdminSettleChangesWithResponse(ctx context.Context, nodeID NodeID, params *AdminSettleChangesParams, body AdminSettleChangesJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminSettleChangesResponse, error) {
+	rsp, err := c.AdminSettleChanges(ctx, nodeID, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminSettleChangesResponse(rsp)
 }
 
 // AdminSetNodeStateWithBodyWithResponse Accept, cordon, quarantine or retire a node
@@ -12535,6 +13544,85 @@ func ParseAdminReservePKeysResponse(rsp *http.Response) (*AdminReservePKeysRespo
 	return response, nil
 }
 
+// ParseAdminGetTopologyResponse parses an HTTP response from a AdminGetTopologyWithResponse call
+func ParseAdminGetTopologyResponse(rsp *http.Response) (*AdminGetTopologyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminGetTopologyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FabricTopology
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers AdminGetTopologyResponse200Headers
+		if values := rsp.Header.Values("Link"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Link", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Link = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAdminImportTopologyResponse parses an HTTP response from a AdminImportTopologyWithResponse call
+func ParseAdminImportTopologyResponse(rsp *http.Response) (*AdminImportTopologyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminImportTopologyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TopologyImport
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseAdminListLeasesResponse parses an HTTP response from a AdminListLeasesWithResponse call
 func ParseAdminListLeasesResponse(rsp *http.Response) (*AdminListLeasesResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -12660,6 +13748,52 @@ func ParseAdminGetNodeResponse(rsp *http.Response) (*AdminGetNodeResponse, error
 	switch {
 	case rsp.StatusCode == 200:
 		var headers AdminGetNodeResponse200Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAdminSettleChangesResponse parses an HTTP response from a AdminSettleChangesWithResponse call
+func ParseAdminSettleChangesResponse(rsp *http.Response) (*AdminSettleChangesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminSettleChangesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NodeDetail
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers AdminSettleChangesResponse200Headers
 		if values := rsp.Header.Values("ETag"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {

@@ -79,6 +79,8 @@ type PortDiff struct {
 	Port   KnownPort // Place and Fabric are those before
 	After  Place
 	Review bool // its node is leased: the move waits for an admin, and nothing changes before
+	// Elsewhere: inventory has it on another fabric.
+	Elsewhere bool
 }
 
 // NodeDiff is what changes for placement.
@@ -154,7 +156,7 @@ func (c comparison) diffPorts(t protocol.Topology, names map[protocol.GUID]strin
 				GUID: seen.GUID, NodeGUID: seen.NodeGUID, Description: seen.Description, Place: place, Aggregation: IsAggregation(seen.Description),
 			})
 		case port.Fabric != c.fabric || !port.Place.same(place):
-			diffs = append(diffs, PortDiff{Port: port, After: place, Review: port.Leased && port.Place.Switch != 0})
+			diffs = append(diffs, PortDiff{Port: port, After: place, Review: port.Leased && port.Place.Switch != 0, Elsewhere: !port.Fabric.IsZero() && port.Fabric != c.fabric})
 		}
 	}
 	slices.SortFunc(diffs, func(a, b PortDiff) int { return compareKnown(a.Port, b.Port) })

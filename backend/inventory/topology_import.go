@@ -188,7 +188,7 @@ func warn(c comparison, t protocol.Topology, d TopologyDiff) []string {
 		if p.Review {
 			review++
 		}
-		if !p.Port.Fabric.IsZero() && p.Port.Fabric != c.fabric {
+		if p.Elsewhere {
 			elsewhere++
 		}
 	}

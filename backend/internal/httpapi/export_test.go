@@ -19,6 +19,7 @@ import (
 type Operation struct {
 	ID, Method, Path, Scope                                  string
 	Public, Operator, Provider, HasBody, Idempotent, IfMatch bool
+	MaxBody                                                  int64
 }
 
 // ContractOperations lists the contract's operations by id.
@@ -35,7 +36,7 @@ func ContractOperations(ctx context.Context) ([]Operation, error) {
 	for _, op := range all {
 		out = append(out, Operation{
 			ID: op.id, Method: op.route.Method, Path: op.path, Scope: op.permission.scope, Public: op.permission.public, Operator: op.permission.operator,
-			Provider: op.permission.provider, HasBody: op.hasBody, Idempotent: op.idempotent, IfMatch: op.ifMatch,
+			Provider: op.permission.provider, HasBody: op.hasBody, Idempotent: op.idempotent, IfMatch: op.ifMatch, MaxBody: op.maxBody,
 		})
 	}
 	slices.SortFunc(out, func(a, b Operation) int { return strings.Compare(a.ID, b.ID) })

@@ -145,7 +145,7 @@ func (m *matrix) keyWithout(op httpapi.Operation) caller {
 
 // requests: too large, of another type, malformed, with what the contract does not know.
 func (m *matrix) requests(op httpapi.Operation) {
-	who, big := m.caller(op), bytes.Repeat([]byte(" "), 1<<20+1)
+	who, big := m.caller(op), bytes.Repeat([]byte(" "), int(op.MaxBody)+1)
 	ready := func(r *http.Request) {
 		if op.IfMatch {
 			r.Header.Set("If-Match", `"1"`)
@@ -217,9 +217,11 @@ func (m *matrix) strangers(op httpapi.Operation) {
 // strangerBodies are valid bodies of the operations that have a body and an id in their path.
 func strangerBodies() map[string]any {
 	return map[string]any{
-		"updateLease":       map[string]any{"name": "mine"},
-		"extendLease":       map[string]any{"end": "2026-06-01T00:00:00Z"},
-		"adminSetNodeState": map[string]any{"state": "maintenance"},
+		"updateLease":         map[string]any{"name": "mine"},
+		"extendLease":         map[string]any{"end": "2026-06-01T00:00:00Z"},
+		"adminSetNodeState":   map[string]any{"state": "maintenance"},
+		"adminSettleChanges":  map[string]any{"decision": "accepted"},
+		"adminImportTopology": map[string]any{"source": oneSwitch, "digest": "sha256:" + strings.Repeat("0", 64)},
 
 		"adminOverridePosture": map[string]any{"reason": "a lab"},
 		"adminReservePKeys":    map[string]any{"pkeys": []string{"0x0001"}},

@@ -137,6 +137,11 @@ func limitBody(limit int64) gin.HandlerFunc {
 	}
 }
 
+// limitOwnBody is limitBody with what the operation may have.
+func limitOwnBody() gin.HandlerFunc {
+	return func(c *gin.Context) { limitBody(operationOf(c).maxBody)(c) }
+}
+
 func errTooLarge(limit int64) error {
 	return &protocolError{status: http.StatusRequestEntityTooLarge, code: "too-large", detail: fmt.Sprintf("a request body has at most %d bytes", limit)}
 }

@@ -90,7 +90,7 @@ func (d Deps) routes(engine *gin.Engine, all operations) {
 	}
 	group := engine.Group("/",
 		find(all),
-		limitBody(maxBody),
+		limitOwnBody(),
 		limitTime(),
 		authenticate(d.Authenticator),
 		authorize(),

@@ -22,9 +22,10 @@ type operation struct {
 	route      *routers.Route
 	permission permission
 	hasBody    bool
-	idempotent bool // takes an Idempotency-Key
-	ifMatch    bool // takes If-Match
-	streams    bool // may answer server-sent events
+	idempotent bool  // takes an Idempotency-Key
+	ifMatch    bool  // takes If-Match
+	streams    bool  // may answer server-sent events
+	maxBody    int64 // bytes
 	query      []string
 	// secrets are JSON members of its answers that a replay leaves out.
 	secrets []string
@@ -75,7 +76,7 @@ func newOperations(document *openapi3.T, rows map[string]permission) (operations
 
 func newOperation(document *openapi3.T, path, method string, item *openapi3.PathItem, op *openapi3.Operation, row permission) *operation {
 	o := &operation{
-		id: op.OperationID, path: path, permission: row, hasBody: op.RequestBody != nil,
+		id: op.OperationID, path: path, permission: row, hasBody: op.RequestBody != nil, maxBody: maxBodyOf(op),
 		route: &routers.Route{Spec: document, Path: path, PathItem: item, Method: method, Operation: op},
 	}
 	o.idempotent = op.Parameters.GetByInAndName(openapi3.ParameterInHeader, headerIdempotencyKey) != nil
@@ -94,6 +95,14 @@ func newOperation(document *openapi3.T, path, method string, item *openapi3.Path
 		}
 	}
 	return o
+}
+
+// maxBodyOf is what the contract's x-max-body-bytes lets a request have, for whole files; else what every operation's may have.
+func maxBodyOf(op *openapi3.Operation) int64 {
+	if most, ok := op.Extensions["x-max-body-bytes"].(float64); ok {
+		return int64(most)
+	}
+	return maxBody
 }
 
 // secretMembers are the members that the contract marks with x-secret.

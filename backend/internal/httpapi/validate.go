@@ -52,7 +52,7 @@ func takeBody(c *gin.Context, op *operation) ([]byte, error) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, errTooLarge(maxBody)
+		return nil, errTooLarge(op.maxBody)
 	case err != nil:
 		return nil, &protocolError{status: http.StatusBadRequest, code: "unreadable", detail: "the request body ended early"}
 	case !op.hasBody && len(bytes.TrimSpace(body)) > 0:

@@ -58,6 +58,11 @@ func (m *matrix) writes() map[string]write {
 			who: m.olga, path: subnet + "/reserved-pkeys", body: map[string]any{"pkeys": []string{"0x0001"}}, other: map[string]any{"pkeys": []string{}},
 		},
 	}
+	good["adminImportTopology"] = m.topologyImport(subnet)
+	good["adminSettleChanges"] = write{
+		who: m.olga, path: "/v1/admin/nodes/" + m.site("settles").String() + "/changes", ifMatch: `"1"`,
+		body: map[string]any{"decision": "accepted"}, other: map[string]any{"decision": "rejected"},
+	}
 	maps.Copy(good, m.sales())
 	return good
 }

@@ -727,6 +727,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/nodes/{node_id}/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Accept or reject what differs from what was accepted of a node
+         * @description Accepted, the latest report is the truth, and ports hang where they were last seen; rejected, what was accepted stays.
+         */
+        post: operations["adminSettleChanges"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/fabrics": {
         parameters: {
             query?: never;
@@ -817,6 +837,46 @@ export interface paths {
          * @description They are somebody else's, reported where they are seen and never touched. The list replaces the earlier one.
          */
         post: operations["adminReservePKeys"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/fabrics/{fabric_id}/topology": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A fabric's switches, a page at a time, with what is plugged into them */
+        get: operations["adminGetTopology"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/fabrics/{fabric_id}/topology-imports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compare a topology file with inventory, or make it the fabric's topology
+         * @description The file is what `ibnetdiscover` prints, or a netlist of `ibsim`. With `dry_run` the answer says what would change; without, the
+         *     digest of such an answer is needed (missing: 428), and 412 says that the file or the inventory are not what it showed. All of the
+         *     file is applied or nothing; each defect is named with its line (422). A port of a leased node that hangs elsewhere becomes a change
+         *     of the node to review.
+         */
+        post: operations["adminImportTopology"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1784,6 +1844,178 @@ export interface components {
             from_port: number;
             to: string;
             to_port: number;
+        };
+        ChangeDecision: {
+            /** @enum {string} */
+            decision: "accepted" | "rejected";
+        };
+        FabricTopology: {
+            fabric_id: string;
+            /** @description Its name */
+            fabric: string;
+            site: string;
+            summary: components["schemas"]["TopologySummary"];
+            items: components["schemas"]["TopologySwitch"][];
+        };
+        /** @description Counts of the whole fabric */
+        TopologySummary: {
+            switches: number;
+            links: number;
+            /** @description Adapters' ports that the fabric's manager sees */
+            ports: number;
+            /** @description Of these, those of no node */
+            unknown_ports: number;
+            nodes: number;
+            pods: number;
+        };
+        TopologySwitch: {
+            id: string;
+            guid: string;
+            name: string;
+            /** @description 1 leaf, 2 spine, 3 core; 0 unknown */
+            level: number;
+            /** @description Empty in the top tier */
+            pod: string;
+            ports: number;
+            links: components["schemas"]["TopologyLink"][];
+            hosts: components["schemas"]["TopologyHost"][];
+        };
+        TopologyLink: {
+            port: number;
+            peer_id: string;
+            /** @description The other switch's name */
+            peer: string;
+            peer_port: number;
+            /** @description 0: unknown */
+            rate_gbps: number;
+        };
+        TopologyHost: {
+            port: number;
+            guid: string;
+            /** @description As the adapter describes itself */
+            description: string;
+            /** @description 0: unknown */
+            rate_gbps: number;
+            /** @description Missing: no node has reported the port */
+            node_id?: string;
+            node?: string;
+            device?: string;
+            rail?: number;
+            /** @description A part of the switch (SHARP); no machine is behind it */
+            aggregation: boolean;
+            /** @description Inventory has it here, and the fabric's manager does not see it */
+            absent: boolean;
+        };
+        TopologyImportCreate: {
+            /** @description The file's text */
+            source: string;
+            /** @description Of the dry run that was decided on */
+            digest?: string;
+        };
+        TopologyImport: {
+            fabric_id: string;
+            /** @description Its name */
+            fabric: string;
+            /** @enum {string} */
+            format: "ibnetdiscover" | "netlist";
+            applied: boolean;
+            /** @description Of the file and of all that it changes; send it to apply just that */
+            digest: string;
+            seen: components["schemas"]["TopologySeen"];
+            counts: components["schemas"]["TopologyCounts"];
+            /** @description What to look at before applying */
+            warnings: string[];
+            /** @description Each list has at most 1,000 entries; counts has how many there are */
+            switches: components["schemas"]["SwitchDifference"][];
+            links: components["schemas"]["LinkDifference"][];
+            ports: components["schemas"]["PortDifference"][];
+            nodes: components["schemas"]["NodeDifference"][];
+            /** @description Ports in the file that no node of the site has reported; nothing is made of them */
+            strangers: components["schemas"]["UnknownPort"][];
+            /** @description Ports on the fabric by inventory that the file lacks; they keep their places */
+            missing: components["schemas"]["MissingPort"][];
+        };
+        /** @description What the file describes */
+        TopologySeen: {
+            switches: number;
+            /** @description Aggregation nodes included */
+            hcas: number;
+            aggregation_nodes: number;
+            routers: number;
+            /** @description Between switches */
+            links: number;
+            /** @description Adapters' cabled ports, without aggregation nodes */
+            host_ports: number;
+            /** @description Of these, those of nodes of the site */
+            known_ports: number;
+        };
+        /** @description How long the lists are */
+        TopologyCounts: {
+            switches: number;
+            links: number;
+            ports: number;
+            /** @description Of the ports, those whose move an admin must accept */
+            reviews: number;
+            nodes: number;
+            strangers: number;
+            missing: number;
+        };
+        SwitchDifference: {
+            /** @enum {string} */
+            kind: "added" | "removed" | "changed";
+            guid: string;
+            name: string;
+            what: string[];
+            /** @description Ports of inventory on a switch that the file lacks; it stays while there are any */
+            ports_left: number;
+        };
+        SwitchPort: {
+            switch: string;
+            port: number;
+        };
+        LinkDifference: {
+            /** @enum {string} */
+            kind: "added" | "removed" | "changed";
+            from: components["schemas"]["SwitchPort"];
+            to: components["schemas"]["SwitchPort"];
+            rate_before_gbps: number;
+            rate_after_gbps: number;
+        };
+        PortDifference: {
+            guid: string;
+            node_id: string;
+            node: string;
+            device: string;
+            rail: number;
+            /** @description When it was another one */
+            fabric_before?: string;
+            before?: components["schemas"]["SwitchPort"];
+            after: components["schemas"]["SwitchPort"];
+            /** @description The node is leased: the port keeps its place until an admin accepts the node's change */
+            review: boolean;
+        };
+        NodeDifference: {
+            node_id: string;
+            node: string;
+            leaf_before: string;
+            leaf_after: string;
+            pod_before: string;
+            pod_after: string;
+        };
+        UnknownPort: {
+            guid: string;
+            node_guid: string;
+            description: string;
+            at?: components["schemas"]["SwitchPort"];
+            aggregation: boolean;
+        };
+        MissingPort: {
+            guid: string;
+            node_id: string;
+            node: string;
+            device: string;
+            rail: number;
+            at?: components["schemas"]["SwitchPort"];
         };
         FabricPartition: {
             id: string;
@@ -3153,6 +3385,39 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    adminSettleChanges: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+                /** @description The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on. */
+                "If-Match"?: components["parameters"]["IfMatch"];
+            };
+            path: {
+                node_id: components["parameters"]["NodeID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChangeDecision"];
+            };
+        };
+        responses: {
+            /** @description The node */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeDetail"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
     adminListFabrics: {
         parameters: {
             query?: never;
@@ -3301,6 +3566,65 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FabricIsolation"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminGetTopology: {
+        parameters: {
+            query?: {
+                limit?: components["parameters"]["Limit"];
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Switches by level, then by name */
+            200: {
+                headers: {
+                    Link: components["headers"]["Link"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FabricTopology"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminImportTopology: {
+        parameters: {
+            query?: {
+                dry_run?: components["parameters"]["DryRun"];
+            };
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TopologyImportCreate"];
+            };
+        };
+        responses: {
+            /** @description What changes or changed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TopologyImport"];
                 };
             };
             default: components["responses"]["Problem"];

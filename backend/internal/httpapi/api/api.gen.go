@@ -95,6 +95,24 @@ func (e CancellationKind) Valid() bool {
 	}
 }
 
+// Defines values for ChangeDecisionDecision.
+const (
+	ChangeDecisionDecisionAccepted ChangeDecisionDecision = "accepted"
+	ChangeDecisionDecisionRejected ChangeDecisionDecision = "rejected"
+)
+
+// Valid indicates whether the value is a known member of the ChangeDecisionDecision enum.
+func (e ChangeDecisionDecision) Valid() bool {
+	switch e {
+	case ChangeDecisionDecisionAccepted:
+		return true
+	case ChangeDecisionDecisionRejected:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ChargeLineKind.
 const (
 	ChargeLineKindCorrection ChargeLineKind = "correction"
@@ -365,6 +383,27 @@ func (e LeaseState) Valid() bool {
 	}
 }
 
+// Defines values for LinkDifferenceKind.
+const (
+	LinkDifferenceKindAdded   LinkDifferenceKind = "added"
+	LinkDifferenceKindChanged LinkDifferenceKind = "changed"
+	LinkDifferenceKindRemoved LinkDifferenceKind = "removed"
+)
+
+// Valid indicates whether the value is a known member of the LinkDifferenceKind enum.
+func (e LinkDifferenceKind) Valid() bool {
+	switch e {
+	case LinkDifferenceKindAdded:
+		return true
+	case LinkDifferenceKindChanged:
+		return true
+	case LinkDifferenceKindRemoved:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for MePaymentGateway.
 const (
 	MePaymentGatewayStripe MePaymentGateway = "stripe"
@@ -608,6 +647,27 @@ func (e Scope) Valid() bool {
 	}
 }
 
+// Defines values for SwitchDifferenceKind.
+const (
+	SwitchDifferenceKindAdded   SwitchDifferenceKind = "added"
+	SwitchDifferenceKindChanged SwitchDifferenceKind = "changed"
+	SwitchDifferenceKindRemoved SwitchDifferenceKind = "removed"
+)
+
+// Valid indicates whether the value is a known member of the SwitchDifferenceKind enum.
+func (e SwitchDifferenceKind) Valid() bool {
+	switch e {
+	case SwitchDifferenceKindAdded:
+		return true
+	case SwitchDifferenceKindChanged:
+		return true
+	case SwitchDifferenceKindRemoved:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for TopUpGateway.
 const (
 	TopUpGatewayStripe TopUpGateway = "stripe"
@@ -665,6 +725,24 @@ func (e Topology) Valid() bool {
 	case TopologySameLeaf:
 		return true
 	case TopologySamePod:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TopologyImportFormat.
+const (
+	TopologyImportFormatIbnetdiscover TopologyImportFormat = "ibnetdiscover"
+	TopologyImportFormatNetlist       TopologyImportFormat = "netlist"
+)
+
+// Valid indicates whether the value is a known member of the TopologyImportFormat enum.
+func (e TopologyImportFormat) Valid() bool {
+	switch e {
+	case TopologyImportFormatIbnetdiscover:
+		return true
+	case TopologyImportFormatNetlist:
 		return true
 	default:
 		return false
@@ -876,6 +954,14 @@ type Capacity struct {
 type CapacityList struct {
 	Items []Capacity `json:"items"`
 }
+
+// ChangeDecision defines model for ChangeDecision.
+type ChangeDecision struct {
+	Decision ChangeDecisionDecision `json:"decision"`
+}
+
+// ChangeDecisionDecision defines model for ChangeDecision.Decision.
+type ChangeDecisionDecision string
 
 // ChargeLine defines model for ChargeLine.
 type ChargeLine struct {
@@ -1107,6 +1193,18 @@ type FabricSwitch struct {
 	Level int    `json:"level"`
 	Name  string `json:"name"`
 	Pod   string `json:"pod"`
+}
+
+// FabricTopology defines model for FabricTopology.
+type FabricTopology struct {
+	// Fabric Its name
+	Fabric   string           `json:"fabric"`
+	FabricID string           `json:"fabric_id"`
+	Items    []TopologySwitch `json:"items"`
+	Site     string           `json:"site"`
+
+	// Summary Counts of the whole fabric
+	Summary TopologySummary `json:"summary"`
 }
 
 // FailurePolicy defines model for FailurePolicy.
@@ -1352,6 +1450,18 @@ type LedgerTransactionList struct {
 	Items []LedgerTransaction `json:"items"`
 }
 
+// LinkDifference defines model for LinkDifference.
+type LinkDifference struct {
+	From           SwitchPort         `json:"from"`
+	Kind           LinkDifferenceKind `json:"kind"`
+	RateAfterGbps  int                `json:"rate_after_gbps"`
+	RateBeforeGbps int                `json:"rate_before_gbps"`
+	To             SwitchPort         `json:"to"`
+}
+
+// LinkDifferenceKind defines model for LinkDifference.Kind.
+type LinkDifferenceKind string
+
 // Me defines model for Me.
 type Me struct {
 	// Actor A user's or an API key's id
@@ -1387,6 +1497,16 @@ type MetricSeries struct {
 	Metric string        `json:"metric"`
 	Node   string        `json:"node"`
 	Points []MetricPoint `json:"points"`
+}
+
+// MissingPort defines model for MissingPort.
+type MissingPort struct {
+	At     *SwitchPort `json:"at,omitempty"`
+	Device string      `json:"device"`
+	GUID   string      `json:"guid"`
+	Node   string      `json:"node"`
+	NodeID string      `json:"node_id"`
+	Rail   int         `json:"rail"`
 }
 
 // Money defines model for Money.
@@ -1442,6 +1562,16 @@ type NodeDetail struct {
 	Node        Node              `json:"node"`
 	Operations  []Operation       `json:"operations"`
 	Ports       []NodePort        `json:"ports"`
+}
+
+// NodeDifference defines model for NodeDifference.
+type NodeDifference struct {
+	LeafAfter  string `json:"leaf_after"`
+	LeafBefore string `json:"leaf_before"`
+	Node       string `json:"node"`
+	NodeID     string `json:"node_id"`
+	PodAfter   string `json:"pod_after"`
+	PodBefore  string `json:"pod_before"`
 }
 
 // NodeGPU defines model for NodeGPU.
@@ -1558,6 +1688,23 @@ type OrganizationKind string
 // OrganizationList defines model for OrganizationList.
 type OrganizationList struct {
 	Items []Organization `json:"items"`
+}
+
+// PortDifference defines model for PortDifference.
+type PortDifference struct {
+	After  SwitchPort  `json:"after"`
+	Before *SwitchPort `json:"before,omitempty"`
+	Device string      `json:"device"`
+
+	// FabricBefore When it was another one
+	FabricBefore *string `json:"fabric_before,omitempty"`
+	GUID         string  `json:"guid"`
+	Node         string  `json:"node"`
+	NodeID       string  `json:"node_id"`
+	Rail         int     `json:"rail"`
+
+	// Review The node is leased: the port keeps its place until an admin accepts the node's change
+	Review bool `json:"review"`
 }
 
 // PostureCheck defines model for PostureCheck.
@@ -1784,6 +1931,26 @@ type SlotRange struct {
 	To   int `json:"to"`
 }
 
+// SwitchDifference defines model for SwitchDifference.
+type SwitchDifference struct {
+	GUID string               `json:"guid"`
+	Kind SwitchDifferenceKind `json:"kind"`
+	Name string               `json:"name"`
+
+	// PortsLeft Ports of inventory on a switch that the file lacks; it stays while there are any
+	PortsLeft int      `json:"ports_left"`
+	What      []string `json:"what"`
+}
+
+// SwitchDifferenceKind defines model for SwitchDifference.Kind.
+type SwitchDifferenceKind string
+
+// SwitchPort defines model for SwitchPort.
+type SwitchPort struct {
+	Port   int    `json:"port"`
+	Switch string `json:"switch"`
+}
+
 // Tags defines model for Tags.
 type Tags map[string]string
 
@@ -1819,6 +1986,158 @@ type TopUpList struct {
 
 // Topology defines model for Topology.
 type Topology string
+
+// TopologyCounts How long the lists are
+type TopologyCounts struct {
+	Links   int `json:"links"`
+	Missing int `json:"missing"`
+	Nodes   int `json:"nodes"`
+	Ports   int `json:"ports"`
+
+	// Reviews Of the ports, those whose move an admin must accept
+	Reviews   int `json:"reviews"`
+	Strangers int `json:"strangers"`
+	Switches  int `json:"switches"`
+}
+
+// TopologyHost defines model for TopologyHost.
+type TopologyHost struct {
+	// Absent Inventory has it here, and the fabric's manager does not see it
+	Absent bool `json:"absent"`
+
+	// Aggregation A part of the switch (SHARP); no machine is behind it
+	Aggregation bool `json:"aggregation"`
+
+	// Description As the adapter describes itself
+	Description string  `json:"description"`
+	Device      *string `json:"device,omitempty"`
+	GUID        string  `json:"guid"`
+	Node        *string `json:"node,omitempty"`
+
+	// NodeID Missing: no node has reported the port
+	NodeID *string `json:"node_id,omitempty"`
+	Port   int     `json:"port"`
+	Rail   *int    `json:"rail,omitempty"`
+
+	// RateGbps 0: unknown
+	RateGbps int `json:"rate_gbps"`
+}
+
+// TopologyImport defines model for TopologyImport.
+type TopologyImport struct {
+	Applied bool `json:"applied"`
+
+	// Counts How long the lists are
+	Counts TopologyCounts `json:"counts"`
+
+	// Digest Of the file and of all that it changes; send it to apply just that
+	Digest string `json:"digest"`
+
+	// Fabric Its name
+	Fabric   string               `json:"fabric"`
+	FabricID string               `json:"fabric_id"`
+	Format   TopologyImportFormat `json:"format"`
+	Links    []LinkDifference     `json:"links"`
+
+	// Missing Ports on the fabric by inventory that the file lacks; they keep their places
+	Missing []MissingPort    `json:"missing"`
+	Nodes   []NodeDifference `json:"nodes"`
+	Ports   []PortDifference `json:"ports"`
+
+	// Seen What the file describes
+	Seen TopologySeen `json:"seen"`
+
+	// Strangers Ports in the file that no node of the site has reported; nothing is made of them
+	Strangers []UnknownPort `json:"strangers"`
+
+	// Switches Each list has at most 1,000 entries; counts has how many there are
+	Switches []SwitchDifference `json:"switches"`
+
+	// Warnings What to look at before applying
+	Warnings []string `json:"warnings"`
+}
+
+// TopologyImportFormat defines model for TopologyImport.Format.
+type TopologyImportFormat string
+
+// TopologyImportCreate defines model for TopologyImportCreate.
+type TopologyImportCreate struct {
+	// Digest Of the dry run that was decided on
+	Digest *string `json:"digest,omitempty"`
+
+	// Source The file's text
+	Source string `json:"source"`
+}
+
+// TopologyLink defines model for TopologyLink.
+type TopologyLink struct {
+	// Peer The other switch's name
+	Peer     string `json:"peer"`
+	PeerID   string `json:"peer_id"`
+	PeerPort int    `json:"peer_port"`
+	Port     int    `json:"port"`
+
+	// RateGbps 0: unknown
+	RateGbps int `json:"rate_gbps"`
+}
+
+// TopologySeen What the file describes
+type TopologySeen struct {
+	AggregationNodes int `json:"aggregation_nodes"`
+
+	// Hcas Aggregation nodes included
+	Hcas int `json:"hcas"`
+
+	// HostPorts Adapters' cabled ports, without aggregation nodes
+	HostPorts int `json:"host_ports"`
+
+	// KnownPorts Of these, those of nodes of the site
+	KnownPorts int `json:"known_ports"`
+
+	// Links Between switches
+	Links    int `json:"links"`
+	Routers  int `json:"routers"`
+	Switches int `json:"switches"`
+}
+
+// TopologySummary Counts of the whole fabric
+type TopologySummary struct {
+	Links int `json:"links"`
+	Nodes int `json:"nodes"`
+	Pods  int `json:"pods"`
+
+	// Ports Adapters' ports that the fabric's manager sees
+	Ports    int `json:"ports"`
+	Switches int `json:"switches"`
+
+	// UnknownPorts Of these, those of no node
+	UnknownPorts int `json:"unknown_ports"`
+}
+
+// TopologySwitch defines model for TopologySwitch.
+type TopologySwitch struct {
+	GUID  string         `json:"guid"`
+	Hosts []TopologyHost `json:"hosts"`
+	ID    string         `json:"id"`
+
+	// Level 1 leaf, 2 spine, 3 core; 0 unknown
+	Level int            `json:"level"`
+	Links []TopologyLink `json:"links"`
+	Name  string         `json:"name"`
+
+	// Pod Empty in the top tier
+	Pod   string `json:"pod"`
+	Ports int    `json:"ports"`
+}
+
+// UnknownPort defines model for UnknownPort.
+type UnknownPort struct {
+	Aggregation bool        `json:"aggregation"`
+	At          *SwitchPort `json:"at,omitempty"`
+	Description string      `json:"description"`
+	GUID        string      `json:"guid"`
+	NodeGUID    string      `json:"node_guid"`
+}
 
 // UsageInterval defines model for UsageInterval.
 type UsageInterval struct {
@@ -1927,6 +2246,20 @@ type AdminReservePKeysParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
+// AdminGetTopologyParams defines parameters for AdminGetTopology.
+type AdminGetTopologyParams struct {
+	Limit  *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// AdminImportTopologyParams defines parameters for AdminImportTopology.
+type AdminImportTopologyParams struct {
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // AdminListLeasesParams defines parameters for AdminListLeases.
 type AdminListLeasesParams struct {
 	Limit  *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
@@ -1939,6 +2272,15 @@ type AdminListNodesParams struct {
 	Cursor *Cursor    `form:"cursor,omitempty" json:"cursor,omitempty"`
 	Site   *string    `form:"site,omitempty" json:"site,omitempty"`
 	State  *NodeState `form:"state,omitempty" json:"state,omitempty"`
+}
+
+// AdminSettleChangesParams defines parameters for AdminSettleChanges.
+type AdminSettleChangesParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // AdminSetNodeStateParams defines parameters for AdminSetNodeState.
@@ -2179,6 +2521,12 @@ type AdminOverridePostureJSONRequestBody = PostureOverride
 // AdminReservePKeysJSONRequestBody defines body for AdminReservePKeys for application/json ContentType.
 type AdminReservePKeysJSONRequestBody = ReservedPKeys
 
+// AdminImportTopologyJSONRequestBody defines body for AdminImportTopology for application/json ContentType.
+type AdminImportTopologyJSONRequestBody = TopologyImportCreate
+
+// AdminSettleChangesJSONRequestBody defines body for AdminSettleChanges for application/json ContentType.
+type AdminSettleChangesJSONRequestBody = ChangeDecision
+
 // AdminSetNodeStateJSONRequestBody defines body for AdminSetNodeState for application/json ContentType.
 type AdminSetNodeStateJSONRequestBody = NodeStateUpdate
 
@@ -2259,6 +2607,12 @@ type ServerInterface interface {
 	// AdminReservePKeys Keep keys within a fabric's managed range from leases
 	// (POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys)
 	AdminReservePKeys(c *gin.Context, fabricID FabricID, params AdminReservePKeysParams)
+	// AdminGetTopology A fabric's switches, a page at a time, with what is plugged into them
+	// (GET /v1/admin/fabrics/{fabric_id}/topology)
+	AdminGetTopology(c *gin.Context, fabricID FabricID, params AdminGetTopologyParams)
+	// AdminImportTopology Compare a topology file with inventory, or make it the fabric's topology
+	// (POST /v1/admin/fabrics/{fabric_id}/topology-imports)
+	AdminImportTopology(c *gin.Context, fabricID FabricID, params AdminImportTopologyParams)
 	// AdminListLeases Everybody's live leases
 	// (GET /v1/admin/leases)
 	AdminListLeases(c *gin.Context, params AdminListLeasesParams)
@@ -2268,6 +2622,9 @@ type ServerInterface interface {
 	// AdminGetNode One node, with parts, conditions, allocations and operations
 	// (GET /v1/admin/nodes/{node_id})
 	AdminGetNode(c *gin.Context, nodeID NodeID)
+	// AdminSettleChanges Accept or reject what differs from what was accepted of a node
+	// (POST /v1/admin/nodes/{node_id}/changes)
+	AdminSettleChanges(c *gin.Context, nodeID NodeID, params AdminSettleChangesParams)
 	// AdminSetNodeState Accept, cordon, quarantine or retire a node
 	// (PUT /v1/admin/nodes/{node_id}/state)
 	AdminSetNodeState(c *gin.Context, nodeID NodeID, params AdminSetNodeStateParams)
@@ -2754,6 +3111,110 @@ func (siw *ServerInterfaceWrapper) AdminReservePKeys(c *gin.Context) {
 	siw.Handler.AdminReservePKeys(c, fabricID, params)
 }
 
+// AdminGetTopology operation middleware
+func (siw *ServerInterfaceWrapper) AdminGetTopology(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminGetTopologyParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", c.Request.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter limit: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", c.Request.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter cursor: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminGetTopology(c, fabricID, params)
+}
+
+// AdminImportTopology operation middleware
+func (siw *ServerInterfaceWrapper) AdminImportTopology(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminImportTopologyParams
+
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", c.Request.URL.Query(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter dry_run: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminImportTopology(c, fabricID, params)
+}
+
 // AdminListLeases operation middleware
 func (siw *ServerInterfaceWrapper) AdminListLeases(c *gin.Context) {
 
@@ -2863,6 +3324,77 @@ func (siw *ServerInterfaceWrapper) AdminGetNode(c *gin.Context) {
 	}
 
 	siw.Handler.AdminGetNode(c, nodeID)
+}
+
+// AdminSettleChanges operation middleware
+func (siw *ServerInterfaceWrapper) AdminSettleChanges(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "node_id" -------------
+	var nodeID NodeID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "node_id", c.Param("node_id"), &nodeID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter node_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminSettleChangesParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for If-Match, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter If-Match: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminSettleChanges(c, nodeID, params)
 }
 
 // AdminSetNodeState operation middleware
@@ -4710,12 +5242,15 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/admin/nodes", wrapper.AdminListNodes)
 	router.GET(options.BaseURL+"/v1/admin/nodes/:node_id", wrapper.AdminGetNode)
 	router.PUT(options.BaseURL+"/v1/admin/nodes/:node_id/state", wrapper.AdminSetNodeState)
+	router.POST(options.BaseURL+"/v1/admin/nodes/:node_id/changes", wrapper.AdminSettleChanges)
 	router.GET(options.BaseURL+"/v1/admin/fabrics", wrapper.AdminListFabrics)
 	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id", wrapper.AdminGetFabric)
 	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id/audits", wrapper.AdminListFabricAudits)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/audits", wrapper.AdminAuditFabric)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/posture-override", wrapper.AdminOverridePosture)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/reserved-pkeys", wrapper.AdminReservePKeys)
+	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id/topology", wrapper.AdminGetTopology)
+	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/topology-imports", wrapper.AdminImportTopology)
 	router.GET(options.BaseURL+"/v1/admin/organizations", wrapper.AdminListOrganizations)
 	router.GET(options.BaseURL+"/v1/admin/leases", wrapper.AdminListLeases)
 	router.GET(options.BaseURL+"/v1/admin/capacity", wrapper.AdminGetCapacity)
@@ -5248,6 +5783,97 @@ func (response AdminReservePKeysdefaultApplicationProblemPlusJSONResponse) Visit
 	return err
 }
 
+type AdminGetTopologyRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+	Params   AdminGetTopologyParams
+}
+
+type AdminGetTopologyResponseObject interface {
+	VisitAdminGetTopologyResponse(w http.ResponseWriter) error
+}
+
+type AdminGetTopology200ResponseHeaders struct {
+	Link *string
+}
+
+type AdminGetTopology200JSONResponse struct {
+	Body    FabricTopology
+	Headers AdminGetTopology200ResponseHeaders
+}
+
+func (response AdminGetTopology200JSONResponse) VisitAdminGetTopologyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Link != nil {
+		w.Header().Set("Link", fmt.Sprint(*response.Headers.Link))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminGetTopologydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminGetTopologydefaultApplicationProblemPlusJSONResponse) VisitAdminGetTopologyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminImportTopologyRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+	Params   AdminImportTopologyParams
+	Body     *AdminImportTopologyJSONRequestBody
+}
+
+type AdminImportTopologyResponseObject interface {
+	VisitAdminImportTopologyResponse(w http.ResponseWriter) error
+}
+
+type AdminImportTopology200JSONResponse TopologyImport
+
+func (response AdminImportTopology200JSONResponse) VisitAdminImportTopologyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminImportTopologydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminImportTopologydefaultApplicationProblemPlusJSONResponse) VisitAdminImportTopologyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type AdminListLeasesRequestObject struct {
 	Params AdminListLeasesParams
 }
@@ -5382,6 +6008,55 @@ type AdminGetNodedefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response AdminGetNodedefaultApplicationProblemPlusJSONResponse) VisitAdminGetNodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminSettleChangesRequestObject struct {
+	NodeID NodeID `json:"node_id"`
+	Params AdminSettleChangesParams
+	Body   *AdminSettleChangesJSONRequestBody
+}
+
+type AdminSettleChangesResponseObject interface {
+	VisitAdminSettleChangesResponse(w http.ResponseWriter) error
+}
+
+type AdminSettleChanges200ResponseHeaders struct {
+	ETag string
+}
+
+type AdminSettleChanges200JSONResponse struct {
+	Body    NodeDetail
+	Headers AdminSettleChanges200ResponseHeaders
+}
+
+func (response AdminSettleChanges200JSONResponse) VisitAdminSettleChangesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("ETag", fmt.Sprint(response.Headers.ETag))
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminSettleChangesdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminSettleChangesdefaultApplicationProblemPlusJSONResponse) VisitAdminSettleChangesResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -7404,6 +8079,12 @@ type StrictServerInterface interface {
 	// AdminReservePKeys Keep keys within a fabric's managed range from leases
 	// (POST /v1/admin/fabrics/{fabric_id}/reserved-pkeys)
 	AdminReservePKeys(ctx context.Context, request AdminReservePKeysRequestObject) (AdminReservePKeysResponseObject, error)
+	// AdminGetTopology A fabric's switches, a page at a time, with what is plugged into them
+	// (GET /v1/admin/fabrics/{fabric_id}/topology)
+	AdminGetTopology(ctx context.Context, request AdminGetTopologyRequestObject) (AdminGetTopologyResponseObject, error)
+	// AdminImportTopology Compare a topology file with inventory, or make it the fabric's topology
+	// (POST /v1/admin/fabrics/{fabric_id}/topology-imports)
+	AdminImportTopology(ctx context.Context, request AdminImportTopologyRequestObject) (AdminImportTopologyResponseObject, error)
 	// AdminListLeases Everybody's live leases
 	// (GET /v1/admin/leases)
 	AdminListLeases(ctx context.Context, request AdminListLeasesRequestObject) (AdminListLeasesResponseObject, error)
@@ -7413,6 +8094,9 @@ type StrictServerInterface interface {
 	// AdminGetNode One node, with parts, conditions, allocations and operations
 	// (GET /v1/admin/nodes/{node_id})
 	AdminGetNode(ctx context.Context, request AdminGetNodeRequestObject) (AdminGetNodeResponseObject, error)
+	// AdminSettleChanges Accept or reject what differs from what was accepted of a node
+	// (POST /v1/admin/nodes/{node_id}/changes)
+	AdminSettleChanges(ctx context.Context, request AdminSettleChangesRequestObject) (AdminSettleChangesResponseObject, error)
 	// AdminSetNodeState Accept, cordon, quarantine or retire a node
 	// (PUT /v1/admin/nodes/{node_id}/state)
 	AdminSetNodeState(ctx context.Context, request AdminSetNodeStateRequestObject) (AdminSetNodeStateResponseObject, error)
@@ -7988,6 +8672,78 @@ func (sh *strictHandler) AdminReservePKeys(ctx *gin.Context, fabricID FabricID, 
 	}
 }
 
+// AdminGetTopology operation middleware
+func (sh *strictHandler) AdminGetTopology(ctx *gin.Context, fabricID FabricID, params AdminGetTopologyParams) {
+	var request AdminGetTopologyRequestObject
+
+	request.FabricID = fabricID
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminGetTopology(ctx, request.(AdminGetTopologyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminGetTopology")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminGetTopologyResponseObject); ok {
+		if err := validResponse.VisitAdminGetTopologyResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminImportTopology operation middleware
+func (sh *strictHandler) AdminImportTopology(ctx *gin.Context, fabricID FabricID, params AdminImportTopologyParams) {
+	var request AdminImportTopologyRequestObject
+
+	request.FabricID = fabricID
+	request.Params = params
+
+	var body AdminImportTopologyJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminImportTopology(ctx, request.(AdminImportTopologyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminImportTopology")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminImportTopologyResponseObject); ok {
+		if err := validResponse.VisitAdminImportTopologyResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // AdminListLeases operation middleware
 func (sh *strictHandler) AdminListLeases(ctx *gin.Context, params AdminListLeasesParams) {
 	var request AdminListLeasesRequestObject
@@ -8059,6 +8815,51 @@ func (sh *strictHandler) AdminGetNode(ctx *gin.Context, nodeID NodeID) {
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(AdminGetNodeResponseObject); ok {
 		if err := validResponse.VisitAdminGetNodeResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminSettleChanges operation middleware
+func (sh *strictHandler) AdminSettleChanges(ctx *gin.Context, nodeID NodeID, params AdminSettleChangesParams) {
+	var request AdminSettleChangesRequestObject
+
+	request.NodeID = nodeID
+	request.Params = params
+
+	var body AdminSettleChangesJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminSettleChanges(ctx, request.(AdminSettleChangesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminSettleChanges")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminSettleChangesResponseObject); ok {
+		if err := validResponse.VisitAdminSettleChangesResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
