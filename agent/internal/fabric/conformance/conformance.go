@@ -57,6 +57,7 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 		"AnUnreachablePortIsNotConverged":                  doesNotTrustSilence,
 		"ADeadPortDoesNotKeepOthersFromBeingServed":        servesOthersBesideADeadPort,
 		"ATableOverwrittenBehindTheManagersBackIsReported": detectsDrift,
+		"DriftIsRepairedWhenThatIsAskedFor":                repairsDrift,
 		"OfManyWaitingSetsTheNewestIsApplied":              coalesces,
 		"AStaleEpochIsRefused":                             fencesStaleEpochs,
 		"ARepeatOfTheSameEpochChangesNothing":              repeats,

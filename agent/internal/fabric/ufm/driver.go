@@ -148,6 +148,10 @@ func (d *Driver) apply(ctx context.Context, desired fabric.Desired, epoch int64)
 	if err != nil {
 		return applied, err
 	}
+	if err := d.dropProbe(ctx); err != nil { // of a repair that did not end
+		applied.Unsettled = changed
+		return applied, unavailable(err)
+	}
 	done, err := d.converge(ctx, seen, admitted)
 	if done.wrote {
 		applied.Sweeps = 1
@@ -156,8 +160,19 @@ func (d *Driver) apply(ctx context.Context, desired fabric.Desired, epoch int64)
 		applied.Unsettled = changed
 		return applied, err
 	}
-	applied.Unsettled, err = fabric.Settle(ctx, d.config.Patience, fabric.NewJudge(admitted), changed, d.Observe)
-	return applied, err
+	watched := changed
+	if !done.wrote && d.config.Ports != nil { // then a port that is to be repaired and is wrong stays so, however long one waits
+		watched = except(changed, desired.Repair)
+	}
+	if applied.Unsettled, err = fabric.Settle(ctx, d.config.Patience, fabric.NewJudge(admitted), watched, d.Observe); err != nil {
+		return applied, err
+	}
+	return d.repair(ctx, applied, admitted, desired.Repair)
+}
+
+// except lists what is in list and not in drop.
+func except(list, drop []protocol.GUID) []protocol.GUID {
+	return slices.DeleteFunc(slices.Clone(list), func(g protocol.GUID) bool { return slices.Contains(drop, g) })
 }
 
 // postpone puts the set in place for when UFM can be asked again: the same operation, done again, will see to it then.

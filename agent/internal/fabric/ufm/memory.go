@@ -26,6 +26,8 @@ type kept struct {
 	Changed []protocol.GUID `json:"changed"`
 	// Closed lists partitions that were to lose all their members, until UFM has agreed to the set without them.
 	Closed []protocol.PKey `json:"closed,omitempty"`
+	// Probe is the partition that a repair made and has not yet seen gone; 0: none.
+	Probe protocol.PKey `json:"probe,omitempty"`
 	// Ports are all adapters' ports that UFM ever listed, with their last place, but those of its own hosts.
 	Ports map[protocol.GUID]protocol.TopologyPort `json:"ports"`
 }
