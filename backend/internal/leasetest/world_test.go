@@ -364,3 +364,9 @@ func (w *world) tell(t *testing.T, id ids.Lease) {
 		t.Log(at.Format("15:04:05.000"), what)
 	}
 }
+
+// Unproved implements delivery.Fabric: here every port is proved.
+func (subnet) Unproved(context.Context, ids.Attestation) ([]protocol.GUID, error) { return nil, nil }
+
+// Uncleared implements delivery.Fabric: here every port is seen clear.
+func (subnet) Uncleared(context.Context, ids.Lease) ([]protocol.GUID, error) { return nil, nil }
