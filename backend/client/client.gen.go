@@ -1018,6 +1018,13 @@ type DoctorReport struct {
 	Healthy bool          `json:"healthy"`
 }
 
+// DriftDismissal defines model for DriftDismissal.
+type DriftDismissal struct {
+	// PortGUID Empty for the fabric itself
+	PortGUID string `json:"port_guid"`
+	Reason   string `json:"reason"`
+}
+
 // EnrollmentToken defines model for EnrollmentToken.
 type EnrollmentToken struct {
 	ExpiresAt time.Time `json:"expires_at"`
@@ -2234,6 +2241,12 @@ type AdminAuditFabricParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
+// AdminDismissDriftParams defines parameters for AdminDismissDrift.
+type AdminDismissDriftParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // AdminOverridePostureParams defines parameters for AdminOverridePosture.
 type AdminOverridePostureParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
@@ -2515,6 +2528,9 @@ type ReceiveStripeWebhookParams struct {
 // AdminCreateEnrollmentTokenJSONRequestBody defines body for AdminCreateEnrollmentToken for application/json ContentType.
 type AdminCreateEnrollmentTokenJSONRequestBody = EnrollmentTokenCreate
 
+// AdminDismissDriftJSONRequestBody defines body for AdminDismissDrift for application/json ContentType.
+type AdminDismissDriftJSONRequestBody = DriftDismissal
+
 // AdminOverridePostureJSONRequestBody defines body for AdminOverridePosture for application/json ContentType.
 type AdminOverridePostureJSONRequestBody = PostureOverride
 
@@ -2710,6 +2726,26 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/audits (the `AdminAuditFabric` operationId).
 	AdminAuditFabric(ctx context.Context, fabricID FabricID, params *AdminAuditFabricParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminDismissDriftWithBody End what is known to be wrong with a port that cannot be read any more
+	//
+	// For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+	// handed over. What is seen to be wrong still begins anew with the next audit.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
+	AdminDismissDriftWithBody(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminDismissDrift End what is known to be wrong with a port that cannot be read any more
+	//
+	// For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+	// handed over. What is seen to be wrong still begins anew with the next audit.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
+	AdminDismissDrift(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// AdminOverridePostureWithBody Let a fabric's posture pass, for a lab
 	//
@@ -3387,6 +3423,46 @@ func (c *Client) AdminListFabricAudits(ctx context.Context, fabricID FabricID, r
 // Corresponds with POST /v1/admin/fabrics/{fabric_id}/audits (the `AdminAuditFabric` operationId).
 func (c *Client) AdminAuditFabric(ctx context.Context, fabricID FabricID, params *AdminAuditFabricParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAdminAuditFabricRequest(c.Server, fabricID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminDismissDriftWithBody End what is known to be wrong with a port that cannot be read any more
+//
+// For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+// handed over. What is seen to be wrong still begins anew with the next audit.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
+func (c *Client) AdminDismissDriftWithBody(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminDismissDriftRequestWithBody(c.Server, fabricID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminDismissDrift End what is known to be wrong with a port that cannot be read any more
+//
+// For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+// handed over. What is seen to be wrong still begins anew with the next audit.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
+func (c *Client) AdminDismissDrift(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminDismissDriftRequest(c.Server, fabricID, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4931,6 +5007,66 @@ func NewAdminAuditFabricRequest(server string, fabricID FabricID, params *AdminA
 	if err != nil {
 		return nil, err
 	}
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewAdminDismissDriftRequest calls the generic AdminDismissDrift builder with application/json body
+func NewAdminDismissDriftRequest(server string, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdminDismissDriftRequestWithBody(server, fabricID, params, "application/json", bodyReader)
+}
+
+// NewAdminDismissDriftRequestWithBody constructs an http.Request for the AdminDismissDrift method, with any body, and a specified content type
+func NewAdminDismissDriftRequestWithBody(server string, fabricID FabricID, params *AdminDismissDriftParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/drift-dismissals", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	if params != nil {
 
@@ -8166,6 +8302,26 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/audits (the `AdminAuditFabric` operationId).
 	AdminAuditFabricWithResponse(ctx context.Context, fabricID FabricID, params *AdminAuditFabricParams, reqEditors ...RequestEditorFn) (*AdminAuditFabricResponse, error)
 
+	// AdminDismissDriftWithBodyWithResponse End what is known to be wrong with a port that cannot be read any more
+	//
+	// For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+	// handed over. What is seen to be wrong still begins anew with the next audit.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
+	AdminDismissDriftWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminDismissDriftResponse, error)
+
+	// AdminDismissDriftWithResponse End what is known to be wrong with a port that cannot be read any more
+	//
+	// For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+	// handed over. What is seen to be wrong still begins anew with the next audit.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
+	AdminDismissDriftWithResponse(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminDismissDriftResponse, error)
+
 	// AdminOverridePostureWithBodyWithResponse Let a fabric's posture pass, for a lab
 	//
 	// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
@@ -9262,6 +9418,54 @@ func (r AdminAuditFabricResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AdminAuditFabricResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdminDismissDriftResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FabricIsolation
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminDismissDriftResponse) GetJSON200() *FabricIsolation {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminDismissDriftResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminDismissDriftResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminDismissDriftResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminDismissDriftResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminDismissDriftResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -12122,6 +12326,38 @@ func (c *ClientWithResponses) AdminAuditFabricWithResponse(ctx context.Context, 
 	return ParseAdminAuditFabricResponse(rsp)
 }
 
+// AdminDismissDriftWithBodyWithResponse End what is known to be wrong with a port that cannot be read any more
+//
+// For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+// handed over. What is seen to be wrong still begins anew with the next audit.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
+func (c *ClientWithResponses) AdminDismissDriftWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminDismissDriftResponse, error) {
+	rsp, err := c.AdminDismissDriftWithBody(ctx, fabricID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminDismissDriftResponse(rsp)
+}
+
+// AdminDismissDriftWithResponse End what is known to be wrong with a port that cannot be read any more
+//
+// For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+// handed over. What is seen to be wrong still begins anew with the next audit.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
+func (c *ClientWithResponses) AdminDismissDriftWithResponse(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminDismissDriftResponse, error) {
+	rsp, err := c.AdminDismissDrift(ctx, fabricID, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminDismissDriftResponse(rsp)
+}
+
 // AdminOverridePostureWithBodyWithResponse Let a fabric's posture pass, for a lab
 //
 // The reason is kept in the audit log and shown in every attestation. An empty one ends it.
@@ -13465,6 +13701,39 @@ func ParseAdminAuditFabricResponse(rsp *http.Response) (*AdminAuditFabricRespons
 			return nil, err
 		}
 		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdminDismissDriftResponse parses an HTTP response from a AdminDismissDriftWithResponse call
+func ParseAdminDismissDriftResponse(rsp *http.Response) (*AdminDismissDriftResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminDismissDriftResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FabricIsolation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

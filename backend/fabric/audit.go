@@ -243,3 +243,44 @@ func wholeFabric(sweep Sweep) bool {
 	var spec protocol.ObserveFabricSpec
 	return sweep.Kind == protocol.ObserveFabric && json.Unmarshal(sweep.Spec, &spec) == nil && len(spec.Ports) == 0
 }
+
+// Dismiss ends what is known to be wrong with a port (0: with the fabric itself), on an admin's word: it was unplugged, say, and cannot be
+// read any more. Whatever is seen to be wrong still begins anew with the next audit.
+//
+// It returns a NotFound fault, code "drift-not-found" when nothing is wrong with it.
+func (s *Service) Dismiss(ctx context.Context, id ids.Fabric, port protocol.GUID, reason string) error {
+	now := s.Clock.Now()
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		subnet, err := s.Partitions.SubnetForUpdate(ctx, id)
+		if err != nil {
+			return err
+		}
+		open, err := s.Partitions.OpenDrift(ctx, id)
+		if err != nil {
+			return err
+		}
+		var dismissed []Drift
+		what := []string{}
+		for _, d := range open {
+			if d.Port == port {
+				d.EndedAt, d.Repair = now, "dismissed: "+reason
+				dismissed, what = append(dismissed, d), append(what, d.What)
+			}
+		}
+		if len(dismissed) == 0 {
+			return fault.New(fault.NotFound, "drift-not-found", "nothing is known to be wrong with that port")
+		}
+		if err := s.Partitions.PutDrift(ctx, dismissed); err != nil {
+			return err
+		}
+		after := map[string]any{"port": port, "reason": reason}
+		if err := s.Audit.Record(ctx, "fabric.drift_dismissed", id.String(), map[string]any{"port": port, "what": what}, after); err != nil {
+			return err
+		}
+		return s.released(ctx, subnet, open, dismissed, nil, now)
+	})
+	if err != nil {
+		return fmt.Errorf("dismiss drift: %w", err)
+	}
+	return nil
+}

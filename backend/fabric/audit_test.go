@@ -446,3 +446,29 @@ func TestWhichItemsOfPostureBar(t *testing.T) {
 	w.join(id)
 	require.Contains(t, w.words(id), "default_membership_limited is unknown", "a sweep's word about the posture is fresher than the inventory's")
 }
+
+func TestWhatAnAdminDismissesIsOverUntilItIsSeenAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.subnet.trusting, w.subnet.deaf = true, true
+	w.subnet.add(0xdead)
+	id := w.lease(w.nodes[0])
+	w.join(id)
+	w.sweep()
+	w.subnet.of(0xdead).hca = []protocol.PKey{0xffff}
+	w.audit()
+	w.subnet.of(0xdead).dark = true // it was unplugged
+	w.audit()
+	require.Equal(t, fabric.Broken, w.status(id), "it cannot be seen to be over")
+	nudged := w.count("SELECT count(*) FROM outbox WHERE topic = 'lease.nudge'")
+	require.NoError(t, w.fabric.Dismiss(t.Context(), w.Fabric, 0xdead, "unplugged"))
+	require.Equal(t, fabric.Isolated, w.status(id), w.words(id))
+	require.Equal(t, nudged+1, w.count("SELECT count(*) FROM outbox WHERE topic = 'lease.nudge'"), "who waited is told")
+	require.Empty(t, w.drift())
+	require.Equal(t, "drift-not-found", fault.CodeOf(w.fabric.Dismiss(t.Context(), w.Fabric, 0xdead, "unplugged")))
+	require.Equal(t, fault.NotFound, fault.KindOf(w.fabric.Dismiss(t.Context(), ids.Make[ids.Fabric](), 0, "x")))
+
+	w.subnet.of(0xdead).dark = false
+	w.audit()
+	require.Equal(t, fabric.Broken, w.status(id), "it was not")
+}

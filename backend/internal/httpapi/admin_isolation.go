@@ -16,6 +16,7 @@ type Fabrics interface {
 	Outlook(ctx context.Context, id ids.Fabric) (fabric.Outlook, error)
 	AskAudit(ctx context.Context, id ids.Fabric) (time.Time, error)
 	Audits(ctx context.Context, id ids.Fabric, limit int) ([]fabric.Audit, error)
+	Dismiss(ctx context.Context, id ids.Fabric, port protocol.GUID, reason string) error
 	Override(ctx context.Context, id ids.Fabric, reason string) error
 	Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PKey) error
 }
@@ -47,6 +48,28 @@ func (a Admin) AdminAuditFabric(ctx context.Context, r api.AdminAuditFabricReque
 		return nil, err
 	}
 	return api.AdminAuditFabric202JSONResponse{AskedAt: at}, nil
+}
+
+// AdminDismissDrift ends what is known to be wrong with a port.
+func (a Admin) AdminDismissDrift(ctx context.Context, r api.AdminDismissDriftRequestObject) (api.AdminDismissDriftResponseObject, error) {
+	id, err := idFromPath[ids.Fabric](r.FabricID)
+	if err != nil {
+		return nil, err
+	}
+	var port protocol.GUID
+	if r.Body.PortGUID != "" {
+		if err := port.UnmarshalText([]byte(r.Body.PortGUID)); err != nil {
+			return nil, fault.New(fault.Invalid, "port-guid", "%q is not a port's GUID", r.Body.PortGUID)
+		}
+	}
+	if err := a.Fabrics.Dismiss(ctx, id, port, r.Body.Reason); err != nil {
+		return nil, err
+	}
+	outlook, err := a.Fabrics.Outlook(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return api.AdminDismissDrift200JSONResponse(newFabricIsolationView(outlook)), nil
 }
 
 // AdminOverridePosture lets a fabric's posture pass, or does so no longer.

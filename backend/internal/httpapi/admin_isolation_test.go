@@ -55,6 +55,13 @@ func TestTheOperatorAuditsAFabricAndDecidesAboutItsPostureAndKeys(t *testing.T) 
 	require.NotContains(t, o.do(http.MethodGet, path, nil).text(), "gave_up_at", "what was given up is tried again")
 	require.Equal(t, http.StatusOK, o.do(http.MethodGet, path+"/audits", nil).status)
 
+	dismissal := map[string]any{"port_guid": "0x0000000000000007", "reason": "unplugged"}
+	dismissed := o.do(http.MethodPost, path+"/drift-dismissals", dismissal)
+	require.Equal(t, http.StatusOK, dismissed.status, dismissed.text())
+	require.NotContains(t, dismissed.text(), `"open"`)
+	require.Contains(t, o.do(http.MethodGet, path, nil).text(), "dismissed: unplugged")
+	requireProblem(t, o.do(http.MethodPost, path+"/drift-dismissals", dismissal), http.StatusNotFound, "drift-not-found")
+
 	passed := o.do(http.MethodPost, path+"/posture-override", map[string]any{"reason": "a lab"})
 	require.Equal(t, http.StatusOK, passed.status, passed.text())
 	require.Equal(t, "a lab", passed.member("posture_override"))
@@ -76,6 +83,6 @@ func TestTheOperatorAuditsAFabricAndDecidesAboutItsPostureAndKeys(t *testing.T) 
 		actions = append(actions, action)
 	}
 	require.NoError(t, rows.Err())
-	require.Equal(t, []string{"fabric.audit_asked true", "fabric.posture_overridden true", "fabric.posture_overridden true", "fabric.pkeys_reserved true"}, actions)
+	require.Equal(t, []string{"fabric.audit_asked true", "fabric.drift_dismissed true", "fabric.posture_overridden true", "fabric.posture_overridden true", "fabric.pkeys_reserved true"}, actions)
 	requireProblem(t, w.logIn(ada).do(http.MethodPost, path+"/audits", nil), http.StatusForbidden, "operator-only")
 }

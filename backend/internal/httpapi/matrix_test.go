@@ -223,6 +223,7 @@ func strangerBodies() map[string]any {
 		"adminSettleChanges":  map[string]any{"decision": "accepted"},
 		"adminImportTopology": map[string]any{"source": oneSwitch, "digest": "sha256:" + strings.Repeat("0", 64)},
 
+		"adminDismissDrift":    map[string]any{"port_guid": "", "reason": "unplugged"},
 		"adminOverridePosture": map[string]any{"reason": "a lab"},
 		"adminReservePKeys":    map[string]any{"pkeys": []string{"0x0001"}},
 	}

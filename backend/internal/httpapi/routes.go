@@ -93,6 +93,7 @@ func permissions() map[string]permission {
 		"adminGetCapacity":           provider(tenant.AdminRead),
 		"adminListFabricAudits":      operator(tenant.AdminRead),
 		"adminAuditFabric":           operator(tenant.AdminWrite),
+		"adminDismissDrift":          operator(tenant.AdminWrite),
 		"adminOverridePosture":       operator(tenant.AdminWrite),
 		"adminReservePKeys":          operator(tenant.AdminWrite),
 		"adminImportTopology":        operator(tenant.AdminWrite),

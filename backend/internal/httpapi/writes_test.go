@@ -51,6 +51,10 @@ func (m *matrix) writes() map[string]write {
 			body: map[string]any{"state": "maintenance"}, other: map[string]any{"state": "quarantined", "reason": "x", "exit": "repair"},
 		},
 		"adminAuditFabric": {who: m.olga, path: subnet + "/audits"},
+		"adminDismissDrift": {
+			who: m.olga, path: subnet + "/drift-dismissals", body: map[string]any{"port_guid": "0x0000000000000007", "reason": "unplugged"},
+			other: map[string]any{"port_guid": "", "reason": "unplugged"},
+		},
 		"adminOverridePosture": {
 			who: m.olga, path: subnet + "/posture-override", body: map[string]any{"reason": "a lab"}, other: map[string]any{"reason": ""},
 		},

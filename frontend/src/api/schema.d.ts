@@ -803,6 +803,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/fabrics/{fabric_id}/drift-dismissals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * End what is known to be wrong with a port that cannot be read any more
+         * @description For a port that was unplugged, say: what is unknown is not clean, so that its drift would last, and an open one would keep leases from being
+         *     handed over. What is seen to be wrong still begins anew with the next audit.
+         */
+        post: operations["adminDismissDrift"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/fabrics/{fabric_id}/posture-override": {
         parameters: {
             query?: never;
@@ -2083,6 +2104,11 @@ export interface components {
         FabricAuditRequest: {
             /** Format: date-time */
             asked_at: string;
+        };
+        DriftDismissal: {
+            /** @description Empty for the fabric itself */
+            port_guid: string;
+            reason: string;
         };
         PostureOverride: {
             reason: string;
@@ -3506,6 +3532,36 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FabricAuditRequest"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminDismissDrift: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DriftDismissal"];
+            };
+        };
+        responses: {
+            /** @description How the fabric stands now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FabricIsolation"];
                 };
             };
             default: components["responses"]["Problem"];

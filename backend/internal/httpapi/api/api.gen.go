@@ -1018,6 +1018,13 @@ type DoctorReport struct {
 	Healthy bool          `json:"healthy"`
 }
 
+// DriftDismissal defines model for DriftDismissal.
+type DriftDismissal struct {
+	// PortGUID Empty for the fabric itself
+	PortGUID string `json:"port_guid"`
+	Reason   string `json:"reason"`
+}
+
 // EnrollmentToken defines model for EnrollmentToken.
 type EnrollmentToken struct {
 	ExpiresAt time.Time `json:"expires_at"`
@@ -2234,6 +2241,12 @@ type AdminAuditFabricParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
+// AdminDismissDriftParams defines parameters for AdminDismissDrift.
+type AdminDismissDriftParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // AdminOverridePostureParams defines parameters for AdminOverridePosture.
 type AdminOverridePostureParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
@@ -2515,6 +2528,9 @@ type ReceiveStripeWebhookParams struct {
 // AdminCreateEnrollmentTokenJSONRequestBody defines body for AdminCreateEnrollmentToken for application/json ContentType.
 type AdminCreateEnrollmentTokenJSONRequestBody = EnrollmentTokenCreate
 
+// AdminDismissDriftJSONRequestBody defines body for AdminDismissDrift for application/json ContentType.
+type AdminDismissDriftJSONRequestBody = DriftDismissal
+
 // AdminOverridePostureJSONRequestBody defines body for AdminOverridePosture for application/json ContentType.
 type AdminOverridePostureJSONRequestBody = PostureOverride
 
@@ -2601,6 +2617,9 @@ type ServerInterface interface {
 	// AdminAuditFabric Have every port of a fabric read now
 	// (POST /v1/admin/fabrics/{fabric_id}/audits)
 	AdminAuditFabric(c *gin.Context, fabricID FabricID, params AdminAuditFabricParams)
+	// AdminDismissDrift End what is known to be wrong with a port that cannot be read any more
+	// (POST /v1/admin/fabrics/{fabric_id}/drift-dismissals)
+	AdminDismissDrift(c *gin.Context, fabricID FabricID, params AdminDismissDriftParams)
 	// AdminOverridePosture Let a fabric's posture pass, for a lab
 	// (POST /v1/admin/fabrics/{fabric_id}/posture-override)
 	AdminOverridePosture(c *gin.Context, fabricID FabricID, params AdminOverridePostureParams)
@@ -3005,6 +3024,58 @@ func (siw *ServerInterfaceWrapper) AdminAuditFabric(c *gin.Context) {
 	}
 
 	siw.Handler.AdminAuditFabric(c, fabricID, params)
+}
+
+// AdminDismissDrift operation middleware
+func (siw *ServerInterfaceWrapper) AdminDismissDrift(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminDismissDriftParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminDismissDrift(c, fabricID, params)
 }
 
 // AdminOverridePosture operation middleware
@@ -5247,6 +5318,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id", wrapper.AdminGetFabric)
 	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id/audits", wrapper.AdminListFabricAudits)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/audits", wrapper.AdminAuditFabric)
+	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/drift-dismissals", wrapper.AdminDismissDrift)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/posture-override", wrapper.AdminOverridePosture)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/reserved-pkeys", wrapper.AdminReservePKeys)
 	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id/topology", wrapper.AdminGetTopology)
@@ -5690,6 +5762,47 @@ type AdminAuditFabricdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response AdminAuditFabricdefaultApplicationProblemPlusJSONResponse) VisitAdminAuditFabricResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminDismissDriftRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+	Params   AdminDismissDriftParams
+	Body     *AdminDismissDriftJSONRequestBody
+}
+
+type AdminDismissDriftResponseObject interface {
+	VisitAdminDismissDriftResponse(w http.ResponseWriter) error
+}
+
+type AdminDismissDrift200JSONResponse FabricIsolation
+
+func (response AdminDismissDrift200JSONResponse) VisitAdminDismissDriftResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminDismissDriftdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminDismissDriftdefaultApplicationProblemPlusJSONResponse) VisitAdminDismissDriftResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -8073,6 +8186,9 @@ type StrictServerInterface interface {
 	// AdminAuditFabric Have every port of a fabric read now
 	// (POST /v1/admin/fabrics/{fabric_id}/audits)
 	AdminAuditFabric(ctx context.Context, request AdminAuditFabricRequestObject) (AdminAuditFabricResponseObject, error)
+	// AdminDismissDrift End what is known to be wrong with a port that cannot be read any more
+	// (POST /v1/admin/fabrics/{fabric_id}/drift-dismissals)
+	AdminDismissDrift(ctx context.Context, request AdminDismissDriftRequestObject) (AdminDismissDriftResponseObject, error)
 	// AdminOverridePosture Let a fabric's posture pass, for a lab
 	// (POST /v1/admin/fabrics/{fabric_id}/posture-override)
 	AdminOverridePosture(ctx context.Context, request AdminOverridePostureRequestObject) (AdminOverridePostureResponseObject, error)
@@ -8575,6 +8691,51 @@ func (sh *strictHandler) AdminAuditFabric(ctx *gin.Context, fabricID FabricID, p
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(AdminAuditFabricResponseObject); ok {
 		if err := validResponse.VisitAdminAuditFabricResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminDismissDrift operation middleware
+func (sh *strictHandler) AdminDismissDrift(ctx *gin.Context, fabricID FabricID, params AdminDismissDriftParams) {
+	var request AdminDismissDriftRequestObject
+
+	request.FabricID = fabricID
+	request.Params = params
+
+	var body AdminDismissDriftJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminDismissDrift(ctx, request.(AdminDismissDriftRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminDismissDrift")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminDismissDriftResponseObject); ok {
+		if err := validResponse.VisitAdminDismissDriftResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
