@@ -16,7 +16,8 @@ import (
 
 func adminFabricCommand(o *options) *cobra.Command {
 	command := &cobra.Command{Use: "fabric", Short: "Look after the subnets that keep tenants apart"}
-	command.AddCommand(fabricAuditCommand(o), fabricDriftCommand(o), fabricPostureCommand(o), fabricReserveCommand(o))
+	command.AddCommand(fabricAuditCommand(o), fabricDriftCommand(o), fabricPostureCommand(o), fabricReserveCommand(o),
+		fabricListCommand(o), fabricTopologyCommand(o), fabricImportCommand(o))
 	return command
 }
 

@@ -14,7 +14,7 @@ import (
 
 func adminNodeCommand(o *options) *cobra.Command {
 	command := &cobra.Command{Use: "node", Short: "Look at one node, or move it on and off the market"}
-	command.AddCommand(nodeShowCommand(o), nodeMoveCommand(o))
+	command.AddCommand(nodeShowCommand(o), nodeMoveCommand(o), nodeReviewCommand(o))
 	return command
 }
 

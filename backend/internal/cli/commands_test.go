@@ -45,6 +45,8 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		{`GET /v1/leases/lease_\d`, 200, lease},
 		{`GET /v1/leases/closed`, 200, strings.Replace(lease, "active", "closed", 1)},
 		{`POST /v1/leases`, 201, lease},
+		{`POST /v1/admin/fabrics/fabric_1/topology-imports`, 200, `{"format": "netlist", "digest": "sha256:0"}`},
+		{`POST /v1/admin/nodes/node_\w+/changes`, 200, `{}`},
 		{`POST /v1/quotes`, 201, `{"id": "quote_1"}`},
 		{`POST /v1/availability/search`, 200, `{}`},
 		{`POST /v1/billing/top-ups`, 201, `{"state": "succeeded", "amount": {"amount": 1, "currency": "USD"}}`},
@@ -118,6 +120,8 @@ func goodLines(t *testing.T) map[string]string {
 	key := filepath.Join(t.TempDir(), "key.pub")
 	require.NoError(t, os.WriteFile(key, []byte("ssh-ed25519 AAAA"), 0o600))
 	t.Setenv("KEY_FILE", key)
+	netlist := filepath.Join(t.TempDir(), "fabric.txt")
+	require.NoError(t, os.WriteFile(netlist, []byte("switchguid=0x1\nSwitch 1 \"a\"\n"), 0o600))
 	return map[string]string{
 		"login": "--email a@b.test", "logout": "", "whoami": "", "balance": "", "market list": "", "market search": "--type x --duration 1h",
 		"quote": "--type x --duration 1d", "top-up": "100.00 usd", "invoice list": "", "invoice show": "inv_1", "keys list": "",
@@ -125,6 +129,7 @@ func goodLines(t *testing.T) map[string]string {
 		"lease create": "quote_1 --ssh-key sshkey_1 --wait", "lease list": "", "lease show": "lease_1", "lease watch": "closed", "lease extend": "lease_1 --by 2h",
 		"lease end": "lease_1", "lease ssh": "", "lease events": "lease_1", "lease metrics": "lease_1",
 		"attest get": "lease_1", "attest now": "lease_1", "attest verify": "", "admin nodes": "", "admin doctor": "",
+		"admin fabric list": "", "admin fabric topology": "fra1/ib0", "admin fabric import": "ib0 " + netlist + " --apply", "admin node review": "gpu-1 accept",
 		"admin node show": "gpu-1", "admin node move": "fra1/gpu-1 maintenance --reason fan",
 		"admin fabric audit": "ib0", "admin fabric drift": "fra1/ib0", "admin fabric posture": "ib0 --override lab", "admin fabric reserve": "fabric_1 --pkeys 0x0010",
 	}
@@ -194,7 +199,7 @@ func TestEveryCommandRefusesNonsenseBeforeItAsksAnybody(t *testing.T) { //nolint
 		"top-up -5 USD", "top-up 0 USD", "top-up x USD", "top-up 1.234 USD", "top-up 1 GLD", "quote --type x", "quote --type x --duration 2y",
 		"quote --type x --duration -5h", "quote --type x --duration 1h --end 2026-01-01T00:00:00Z", "quote --type x --end 2026-01-01T00:00:00Z",
 		"quote --type x --start tomorrow --duration 1h", "quote --type x --start 2026-01-02T00:00:00Z --end 2026-01-01T00:00:00Z",
-		"lease extend lease_1", "lease extend lease_1 --by 1h --to 2026-01-01T00:00:00Z", "keys remove laptop", "admin node move gpu-1 asleep", "lease create q --wait --dry-run", "login",
+		"lease extend lease_1", "lease extend lease_1 --by 1h --to 2026-01-01T00:00:00Z", "keys remove laptop", "admin node move gpu-1 asleep", "admin node review gpu-1 maybe", "admin fabric import ib0 - --digest sha256:0", "lease create q --wait --dry-run", "login",
 	} {
 		refused(strings.Fields(line)...)
 	}
