@@ -955,6 +955,25 @@ type CapacityList struct {
 	Items []Capacity `json:"items"`
 }
 
+// ChainPort defines model for ChainPort.
+type ChainPort struct {
+	// Chain Ids of switches, from its leaf over spines to cores
+	Chain  []string `json:"chain"`
+	Device string   `json:"device"`
+	GUID   string   `json:"guid"`
+	LeafID *string  `json:"leaf_id,omitempty"`
+	Rail   int      `json:"rail"`
+}
+
+// ChainSwitch defines model for ChainSwitch.
+type ChainSwitch struct {
+	ID string `json:"id"`
+
+	// Level 1 leaf, 2 spine, 3 core; 0 unknown
+	Level int    `json:"level"`
+	Name  string `json:"name"`
+}
+
 // ChangeDecision defines model for ChangeDecision.
 type ChangeDecision struct {
 	Decision ChangeDecisionDecision `json:"decision"`
@@ -1160,7 +1179,8 @@ type FabricIsolation struct {
 	AuditDueAt *time.Time `json:"audit_due_at,omitempty"`
 
 	// Barred Why no new lease is placed on the fabric
-	Barred *string `json:"barred,omitempty"`
+	Barred           *string  `json:"barred,omitempty"`
+	ManagerPortGuids []string `json:"manager_port_guids"`
 
 	// Open Why no lease is handed over on the fabric
 	Open *string `json:"open,omitempty"`
@@ -1419,6 +1439,27 @@ type LeaseNodeList struct {
 	Items []LeaseNode `json:"items"`
 }
 
+// LeaseNodeTopology defines model for LeaseNodeTopology.
+type LeaseNodeTopology struct {
+	AllocationID string `json:"allocation_id"`
+
+	// Fabric Missing: it has no InfiniBand
+	Fabric *string `json:"fabric,omitempty"`
+
+	// Node The machine's name
+	Node         string  `json:"node"`
+	NvlinkDomain *string `json:"nvlink_domain,omitempty"`
+
+	// Pod Nodes of one pod reach each other without the top tier
+	Pod *string `json:"pod,omitempty"`
+
+	// Ports Its ports, by rail
+	Ports []ChainPort `json:"ports"`
+
+	// Switches All that its ports reach upwards, from leaf over spine to core
+	Switches []ChainSwitch `json:"switches"`
+}
+
 // LeaseState defines model for LeaseState.
 type LeaseState string
 
@@ -1468,6 +1509,11 @@ type LinkDifference struct {
 
 // LinkDifferenceKind defines model for LinkDifference.Kind.
 type LinkDifferenceKind string
+
+// ManagerPorts defines model for ManagerPorts.
+type ManagerPorts struct {
+	PortGuids []string `json:"port_guids"`
+}
 
 // Me defines model for Me.
 type Me struct {
@@ -2193,6 +2239,9 @@ type WipeCertificateList struct {
 // APIKeyID defines model for APIKeyID.
 type APIKeyID = string
 
+// AllocationID defines model for AllocationID.
+type AllocationID = string
+
 // Cursor defines model for Cursor.
 type Cursor = string
 
@@ -2243,6 +2292,12 @@ type AdminAuditFabricParams struct {
 
 // AdminDismissDriftParams defines parameters for AdminDismissDrift.
 type AdminDismissDriftParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// AdminNameManagersParams defines parameters for AdminNameManagers.
+type AdminNameManagersParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
@@ -2531,6 +2586,9 @@ type AdminCreateEnrollmentTokenJSONRequestBody = EnrollmentTokenCreate
 // AdminDismissDriftJSONRequestBody defines body for AdminDismissDrift for application/json ContentType.
 type AdminDismissDriftJSONRequestBody = DriftDismissal
 
+// AdminNameManagersJSONRequestBody defines body for AdminNameManagers for application/json ContentType.
+type AdminNameManagersJSONRequestBody = ManagerPorts
+
 // AdminOverridePostureJSONRequestBody defines body for AdminOverridePosture for application/json ContentType.
 type AdminOverridePostureJSONRequestBody = PostureOverride
 
@@ -2746,6 +2804,26 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
 	AdminDismissDrift(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminNameManagersWithBody Say on which ports a fabric's subnet managers run, standbys included
+	//
+	// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+	// earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/manager-ports (the `AdminNameManagers` operationId).
+	AdminNameManagersWithBody(ctx context.Context, fabricID FabricID, params *AdminNameManagersParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminNameManagers Say on which ports a fabric's subnet managers run, standbys included
+	//
+	// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+	// earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/manager-ports (the `AdminNameManagers` operationId).
+	AdminNameManagers(ctx context.Context, fabricID FabricID, params *AdminNameManagersParams, body AdminNameManagersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// AdminOverridePostureWithBody Let a fabric's posture pass, for a lab
 	//
@@ -3094,6 +3172,13 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/leases/{lease_id}/nodes (the `ListLeaseNodes` operationId).
 	ListLeaseNodes(ctx context.Context, leaseID LeaseID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetLeaseNodeTopology Where an instance stands on its fabric, from its leaves upwards
+	//
+	// For schedulers that place work by topology. Two instances with a switch in common are nearer the lower it stands.
+	//
+	// Corresponds with GET /v1/leases/{lease_id}/nodes/{allocation_id}/topology (the `GetLeaseNodeTopology` operationId).
+	GetLeaseNodeTopology(ctx context.Context, leaseID LeaseID, allocationID AllocationID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetLeaseUsage Usage intervals and charge lines so far
 	//
@@ -3463,6 +3548,46 @@ func (c *Client) AdminDismissDriftWithBody(ctx context.Context, fabricID FabricI
 // Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
 func (c *Client) AdminDismissDrift(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAdminDismissDriftRequest(c.Server, fabricID, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminNameManagersWithBody Say on which ports a fabric's subnet managers run, standbys included
+//
+// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+// earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/manager-ports (the `AdminNameManagers` operationId).
+func (c *Client) AdminNameManagersWithBody(ctx context.Context, fabricID FabricID, params *AdminNameManagersParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminNameManagersRequestWithBody(c.Server, fabricID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminNameManagers Say on which ports a fabric's subnet managers run, standbys included
+//
+// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+// earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/manager-ports (the `AdminNameManagers` operationId).
+func (c *Client) AdminNameManagers(ctx context.Context, fabricID FabricID, params *AdminNameManagersParams, body AdminNameManagersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminNameManagersRequest(c.Server, fabricID, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4301,6 +4426,23 @@ func (c *Client) ListLeaseNodes(ctx context.Context, leaseID LeaseID, reqEditors
 	return c.Client.Do(req)
 }
 
+// GetLeaseNodeTopology Where an instance stands on its fabric, from its leaves upwards
+//
+// For schedulers that place work by topology. Two instances with a switch in common are nearer the lower it stands.
+//
+// Corresponds with GET /v1/leases/{lease_id}/nodes/{allocation_id}/topology (the `GetLeaseNodeTopology` operationId).
+func (c *Client) GetLeaseNodeTopology(ctx context.Context, leaseID LeaseID, allocationID AllocationID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetLeaseNodeTopologyRequest(c.Server, leaseID, allocationID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetLeaseUsage Usage intervals and charge lines so far
 //
 // Corresponds with GET /v1/leases/{lease_id}/usage (the `GetLeaseUsage` operationId).
@@ -5052,6 +5194,66 @@ func NewAdminDismissDriftRequestWithBody(server string, fabricID FabricID, param
 	}
 
 	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/drift-dismissals", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewAdminNameManagersRequest calls the generic AdminNameManagers builder with application/json body
+func NewAdminNameManagersRequest(server string, fabricID FabricID, params *AdminNameManagersParams, body AdminNameManagersJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdminNameManagersRequestWithBody(server, fabricID, params, "application/json", bodyReader)
+}
+
+// NewAdminNameManagersRequestWithBody constructs an http.Request for the AdminNameManagers method, with any body, and a specified content type
+func NewAdminNameManagersRequestWithBody(server string, fabricID FabricID, params *AdminNameManagersParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/manager-ports", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -7364,6 +7566,47 @@ func NewListLeaseNodesRequest(server string, leaseID LeaseID) (*http.Request, er
 	return req, nil
 }
 
+// NewGetLeaseNodeTopologyRequest constructs an http.Request for the GetLeaseNodeTopology method
+func NewGetLeaseNodeTopologyRequest(server string, leaseID LeaseID, allocationID AllocationID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "lease_id", leaseID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "allocation_id", allocationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/leases/%s/nodes/%s/topology", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetLeaseUsageRequest constructs an http.Request for the GetLeaseUsage method
 func NewGetLeaseUsageRequest(server string, leaseID LeaseID) (*http.Request, error) {
 	var err error
@@ -8322,6 +8565,26 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
 	AdminDismissDriftWithResponse(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminDismissDriftResponse, error)
 
+	// AdminNameManagersWithBodyWithResponse Say on which ports a fabric's subnet managers run, standbys included
+	//
+	// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+	// earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/manager-ports (the `AdminNameManagers` operationId).
+	AdminNameManagersWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminNameManagersParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminNameManagersResponse, error)
+
+	// AdminNameManagersWithResponse Say on which ports a fabric's subnet managers run, standbys included
+	//
+	// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+	// earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/manager-ports (the `AdminNameManagers` operationId).
+	AdminNameManagersWithResponse(ctx context.Context, fabricID FabricID, params *AdminNameManagersParams, body AdminNameManagersJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminNameManagersResponse, error)
+
 	// AdminOverridePostureWithBodyWithResponse Let a fabric's posture pass, for a lab
 	//
 	// The reason is kept in the audit log and shown in every attestation. An empty one ends it.
@@ -8717,6 +8980,15 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/leases/{lease_id}/nodes (the `ListLeaseNodes` operationId).
 	ListLeaseNodesWithResponse(ctx context.Context, leaseID LeaseID, reqEditors ...RequestEditorFn) (*ListLeaseNodesResponse, error)
+
+	// GetLeaseNodeTopologyWithResponse Where an instance stands on its fabric, from its leaves upwards
+	//
+	// For schedulers that place work by topology. Two instances with a switch in common are nearer the lower it stands.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/leases/{lease_id}/nodes/{allocation_id}/topology (the `GetLeaseNodeTopology` operationId).
+	GetLeaseNodeTopologyWithResponse(ctx context.Context, leaseID LeaseID, allocationID AllocationID, reqEditors ...RequestEditorFn) (*GetLeaseNodeTopologyResponse, error)
 
 	// GetLeaseUsageWithResponse Usage intervals and charge lines so far
 	//
@@ -9466,6 +9738,54 @@ func (r AdminDismissDriftResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AdminDismissDriftResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdminNameManagersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FabricIsolation
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminNameManagersResponse) GetJSON200() *FabricIsolation {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminNameManagersResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminNameManagersResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminNameManagersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminNameManagersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminNameManagersResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11319,6 +11639,54 @@ func (r ListLeaseNodesResponse) ContentType() string {
 	return ""
 }
 
+type GetLeaseNodeTopologyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *LeaseNodeTopology
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetLeaseNodeTopologyResponse) GetJSON200() *LeaseNodeTopology {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetLeaseNodeTopologyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetLeaseNodeTopologyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetLeaseNodeTopologyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetLeaseNodeTopologyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetLeaseNodeTopologyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetLeaseUsageResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -12358,6 +12726,38 @@ func (c *ClientWithResponses) AdminDismissDriftWithResponse(ctx context.Context,
 	return ParseAdminDismissDriftResponse(rsp)
 }
 
+// AdminNameManagersWithBodyWithResponse Say on which ports a fabric's subnet managers run, standbys included
+//
+// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+// earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/manager-ports (the `AdminNameManagers` operationId).
+func (c *ClientWithResponses) AdminNameManagersWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminNameManagersParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminNameManagersResponse, error) {
+	rsp, err := c.AdminNameManagersWithBody(ctx, fabricID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminNameManagersResponse(rsp)
+}
+
+// AdminNameManagersWithResponse Say on which ports a fabric's subnet managers run, standbys included
+//
+// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+// earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/manager-ports (the `AdminNameManagers` operationId).
+func (c *ClientWithResponses) AdminNameManagersWithResponse(ctx context.Context, fabricID FabricID, params *AdminNameManagersParams, body AdminNameManagersJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminNameManagersResponse, error) {
+	rsp, err := c.AdminNameManagers(ctx, fabricID, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminNameManagersResponse(rsp)
+}
+
 // AdminOverridePostureWithBodyWithResponse Let a fabric's posture pass, for a lab
 //
 // The reason is kept in the audit log and shown in every attestation. An empty one ends it.
@@ -13042,6 +13442,21 @@ func (c *ClientWithResponses) ListLeaseNodesWithResponse(ctx context.Context, le
 	return ParseListLeaseNodesResponse(rsp)
 }
 
+// GetLeaseNodeTopologyWithResponse Where an instance stands on its fabric, from its leaves upwards
+//
+// For schedulers that place work by topology. Two instances with a switch in common are nearer the lower it stands.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/leases/{lease_id}/nodes/{allocation_id}/topology (the `GetLeaseNodeTopology` operationId).
+func (c *ClientWithResponses) GetLeaseNodeTopologyWithResponse(ctx context.Context, leaseID LeaseID, allocationID AllocationID, reqEditors ...RequestEditorFn) (*GetLeaseNodeTopologyResponse, error) {
+	rsp, err := c.GetLeaseNodeTopology(ctx, leaseID, allocationID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetLeaseNodeTopologyResponse(rsp)
+}
+
 // GetLeaseUsageWithResponse Usage intervals and charge lines so far
 //
 // Returns a wrapper object for the known response body format(s).
@@ -13723,6 +14138,39 @@ func ParseAdminDismissDriftResponse(rsp *http.Response) (*AdminDismissDriftRespo
 	}
 
 	response := &AdminDismissDriftResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FabricIsolation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdminNameManagersResponse parses an HTTP response from a AdminNameManagersWithResponse call
+func ParseAdminNameManagersResponse(rsp *http.Response) (*AdminNameManagersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminNameManagersResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
@@ -15151,6 +15599,39 @@ func ParseListLeaseNodesResponse(rsp *http.Response) (*ListLeaseNodesResponse, e
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest LeaseNodeList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetLeaseNodeTopologyResponse parses an HTTP response from a GetLeaseNodeTopologyWithResponse call
+func ParseGetLeaseNodeTopologyResponse(rsp *http.Response) (*GetLeaseNodeTopologyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetLeaseNodeTopologyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest LeaseNodeTopology
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

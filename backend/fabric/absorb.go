@@ -150,7 +150,7 @@ func (s *Service) take(ctx context.Context, subnet Subnet, sweep Sweep) error {
 			return err
 		}
 	}
-	return s.judge(ctx, subnet, sweep, v, expectations(live, members))
+	return s.judge(ctx, subnet, sweep, v, expectations(subnet, live, members))
 }
 
 // judge holds all that was seen against what the rows wanted before it was seen.

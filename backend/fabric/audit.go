@@ -155,6 +155,44 @@ func (s *Service) Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PK
 	return nil
 }
 
+// maxManagers is more than any fabric has.
+const maxManagers = 16
+
+// Manage says on which ports the fabric's managers run, standbys included: the one that rules is a full member of the default partition, which
+// any other port may never be. It replaces the list.
+//
+// It returns a NotFound fault, an Invalid fault, code "manager-ports", and a Conflict fault, code "port-for-rent", for a port of a machine
+// that is sold.
+func (s *Service) Manage(ctx context.Context, id ids.Fabric, ports []protocol.GUID) error {
+	ports = slices.Compact(slices.Sorted(slices.Values(ports)))
+	if len(ports) > maxManagers || slices.Contains(ports, 0) {
+		return fault.New(fault.Invalid, "manager-ports", "at most %d ports, each by its GUID", maxManagers)
+	}
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		subnet, err := s.Partitions.SubnetForUpdate(ctx, id)
+		if err != nil || slices.Equal(subnet.Managers, ports) {
+			return err
+		}
+		known, err := s.Partitions.KnownPorts(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, port := range ports {
+			if slices.Contains(known, port) {
+				return fault.New(fault.Conflict, "port-for-rent", "%s is a port of a machine that tenants get", port)
+			}
+		}
+		if err := s.Partitions.Manage(ctx, id, ports); err != nil {
+			return err
+		}
+		return s.Audit.Record(ctx, "fabric.managers_named", id.String(), map[string]any{"ports": subnet.Managers}, map[string]any{"ports": ports})
+	})
+	if err != nil {
+		return fmt.Errorf("name managers: %w", err)
+	}
+	return nil
+}
+
 // auditDue reports whether an audit is due, and whether it is so late that changes wait for it.
 func (s *Service) auditDue(subnet Subnet, now time.Time) (due, late bool) {
 	switch {

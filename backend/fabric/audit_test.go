@@ -472,3 +472,25 @@ func TestWhatAnAdminDismissesIsOverUntilItIsSeenAgain(t *testing.T) {
 	w.audit()
 	require.Equal(t, fabric.Broken, w.status(id), "it was not")
 }
+
+func TestAManagersPortMayBeAFullMemberAndNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	const standby = protocol.GUID(0xbeef)
+	w.subnet.add(standby)
+	w.audit()
+	require.Equal(t, []string{"unknown_port: is a port of no machine that we know"}, w.drift())
+	w.subnet.of(standby).hca, w.subnet.of(standby).sw = []protocol.PKey{0xffff}, []protocol.PKey{0xffff} // it has taken over
+	require.Equal(t, fabric.AuditDeviating, w.audit().Verdict, "a manager that nobody has named")
+
+	require.NoError(t, w.fabric.Manage(t.Context(), w.Fabric, []protocol.GUID{standby}))
+	require.Equal(t, "port-for-rent", fault.CodeOf(w.fabric.Manage(t.Context(), w.Fabric, []protocol.GUID{w.nodes[0].port})))
+	require.Equal(t, "manager-ports", fault.CodeOf(w.fabric.Manage(t.Context(), w.Fabric, []protocol.GUID{0})))
+	w.clock.Advance(time.Minute)
+	require.Equal(t, fabric.AuditClean, w.audit().Verdict)
+	require.Empty(t, w.drift())
+	w.subnet.of(standby).hca = []protocol.PKey{0x7fff} // the first one rules again
+	require.Equal(t, fabric.AuditClean, w.audit().Verdict)
+	w.subnet.of(standby).hca = []protocol.PKey{0xffff, 0x8001}
+	require.Equal(t, fabric.AuditDeviating, w.audit().Verdict, "a tenant's key is as wrong there as anywhere")
+}

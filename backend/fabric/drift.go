@@ -106,9 +106,10 @@ type expectation struct {
 	key     protocol.PKey   // 0: none
 	settled bool            // it was seen there before, so it must be there
 	flux    []protocol.PKey // keys on their way in or out: neither demanded nor objected to
+	manager bool            // a manager's host: a full member of the default partition while it rules
 }
 
-func expectations(live []Partition, members []Member) map[protocol.GUID]expectation {
+func expectations(subnet Subnet, live []Partition, members []Member) map[protocol.GUID]expectation {
 	of := make(map[ids.Partition]Partition, len(live))
 	for _, p := range live {
 		of[p.ID] = p
@@ -123,6 +124,11 @@ func expectations(live []Partition, members []Member) map[protocol.GUID]expectat
 			e.flux = append(e.flux, p.PKey)
 		}
 		all[m.GUID] = e
+	}
+	for _, port := range subnet.Managers {
+		e := all[port]
+		e.manager = true
+		all[port] = e
 	}
 	return all
 }
@@ -147,6 +153,7 @@ func (b bounds) examine(link protocol.LinkState, want expectation) ([]Deviation,
 		for _, key := range slices.Compact(slices.Sorted(slices.Values(keys))) {
 			switch {
 			case key == 0, key == protocol.DefaultLimited, want.key != 0 && key == full:
+			case key == protocol.DefaultFull && want.manager:
 			case key == protocol.DefaultFull:
 				add(FailOpen, key, "is a full member of the default partition")
 			case !b.contain(key):
@@ -187,11 +194,11 @@ func (v sight) compare(wanted map[protocol.GUID]expectation, known map[protocol.
 		found, foreign := v.examine(link, wanted[guid])
 		if link.HCA.Readable && link.Switch.Readable {
 			c.read[guid], c.foreign[guid] = true, foreign
-			if len(found) == 0 && (known[guid] || !v.whole) {
+			if len(found) == 0 && (known[guid] || wanted[guid].manager || !v.whole) {
 				c.clean++
 			}
 		}
-		if v.whole && !known[guid] {
+		if v.whole && !known[guid] && !wanted[guid].manager {
 			found = append(found, Deviation{Port: guid, Kind: UnknownPort, What: "is a port of no machine that we know"})
 		}
 		c.deviations = append(c.deviations, found...)

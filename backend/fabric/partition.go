@@ -115,10 +115,11 @@ type Subnet struct {
 	Reserved        []protocol.PKey // keys within the range that are somebody else's
 	MaxPKeysPerPort int
 	Posture         []protocol.PostureCheck
-	Override        string    // why its posture is let pass; "": it is not
-	ObservedAt      time.Time // when its agent last reported; zero: never
-	AuditDueAt      time.Time // zero: it was never audited
-	AuditAskedBy    string    // who wants the next audit before its time; "": nobody
+	Override        string          // why its posture is let pass; "": it is not
+	ObservedAt      time.Time       // when its agent last reported; zero: never
+	AuditDueAt      time.Time       // zero: it was never audited
+	AuditAskedBy    string          // who wants the next audit before its time; "": nobody
+	Managers        []protocol.GUID // ports of its managers' hosts, standbys included
 }
 
 // bounds are the keys that are ours.

@@ -75,7 +75,8 @@ type Outlook struct {
 	Barred     string // why no new lease is placed there; "": one may be
 	Open       string // why no lease is handed over there; "": one may be
 	Reserved   []protocol.PKey
-	AuditDueAt time.Time // zero: it was never audited
+	Managers   []protocol.GUID // ports of its managers' hosts
+	AuditDueAt time.Time       // zero: it was never audited
 }
 
 // Outlook says how the fabric stands.
@@ -92,7 +93,8 @@ func (s *Service) Outlook(ctx context.Context, id ids.Fabric) (Outlook, error) {
 		if err != nil {
 			return err
 		}
-		o = Outlook{Override: subnet.Override, Barred: subnet.barred(), Open: openness(drift), Reserved: nonNil(subnet.Reserved), AuditDueAt: subnet.AuditDueAt}
+		o = Outlook{Override: subnet.Override, Barred: subnet.barred(), Open: openness(drift), Reserved: nonNil(subnet.Reserved), AuditDueAt: subnet.AuditDueAt,
+			Managers: nonNil(subnet.Managers)}
 		return nil
 	})
 	if err != nil {

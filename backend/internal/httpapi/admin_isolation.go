@@ -19,6 +19,7 @@ type Fabrics interface {
 	Dismiss(ctx context.Context, id ids.Fabric, port protocol.GUID, reason string) error
 	Override(ctx context.Context, id ids.Fabric, reason string) error
 	Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PKey) error
+	Manage(ctx context.Context, id ids.Fabric, ports []protocol.GUID) error
 }
 
 // auditsShown is how many audits the list has.
@@ -110,10 +111,32 @@ func (a Admin) AdminReservePKeys(ctx context.Context, r api.AdminReservePKeysReq
 	return api.AdminReservePKeys200JSONResponse(newFabricIsolationView(outlook)), nil
 }
 
+// AdminNameManagers says where managers run.
+func (a Admin) AdminNameManagers(ctx context.Context, r api.AdminNameManagersRequestObject) (api.AdminNameManagersResponseObject, error) {
+	id, err := idFromPath[ids.Fabric](r.FabricID)
+	if err != nil {
+		return nil, err
+	}
+	ports := make([]protocol.GUID, len(r.Body.PortGuids))
+	for i, text := range r.Body.PortGuids {
+		if err := ports[i].UnmarshalText([]byte(text)); err != nil {
+			return nil, fault.New(fault.Invalid, "manager-ports", "%q is not a port's GUID", text)
+		}
+	}
+	if err := a.Fabrics.Manage(ctx, id, ports); err != nil {
+		return nil, err
+	}
+	outlook, err := a.Fabrics.Outlook(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return api.AdminNameManagers200JSONResponse(newFabricIsolationView(outlook)), nil
+}
+
 func newFabricIsolationView(o fabric.Outlook) api.FabricIsolation {
 	return api.FabricIsolation{
 		PostureOverride: orNil(o.Override), Barred: orNil(o.Barred), Open: orNil(o.Open), ReservedPkeys: each(o.Reserved, protocol.PKey.String),
-		AuditDueAt: orNil(o.AuditDueAt),
+		AuditDueAt: orNil(o.AuditDueAt), ManagerPortGuids: each(o.Managers, protocol.GUID.String),
 	}
 }
 

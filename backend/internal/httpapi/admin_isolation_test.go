@@ -74,6 +74,10 @@ func TestTheOperatorAuditsAFabricAndDecidesAboutItsPostureAndKeys(t *testing.T) 
 	require.Contains(t, kept.text(), `["0x0002","0x0010"]`)
 	requireProblem(t, o.do(http.MethodPost, path+"/reserved-pkeys", map[string]any{"pkeys": []string{"0x8001"}}), http.StatusUnprocessableEntity, "reserved-keys")
 
+	named := o.do(http.MethodPost, path+"/manager-ports", map[string]any{"port_guids": []string{"0x0000000000000009"}})
+	require.Equal(t, http.StatusOK, named.status, named.text())
+	require.Contains(t, named.text(), `"manager_port_guids":["0x0000000000000009"]`)
+
 	var actions []string
 	rows, err := w.database.Pool(t).Query(t.Context(), "SELECT action || ' ' || (actor LIKE 'user_%')::text FROM audit_event WHERE action LIKE 'fabric.%' ORDER BY at, id")
 	require.NoError(t, err)
@@ -83,6 +87,6 @@ func TestTheOperatorAuditsAFabricAndDecidesAboutItsPostureAndKeys(t *testing.T) 
 		actions = append(actions, action)
 	}
 	require.NoError(t, rows.Err())
-	require.Equal(t, []string{"fabric.audit_asked true", "fabric.drift_dismissed true", "fabric.posture_overridden true", "fabric.posture_overridden true", "fabric.pkeys_reserved true"}, actions)
+	require.Equal(t, []string{"fabric.audit_asked true", "fabric.drift_dismissed true", "fabric.posture_overridden true", "fabric.posture_overridden true", "fabric.pkeys_reserved true", "fabric.managers_named true"}, actions)
 	requireProblem(t, w.logIn(ada).do(http.MethodPost, path+"/audits", nil), http.StatusForbidden, "operator-only")
 }

@@ -40,6 +40,7 @@ func newMatrix(t *testing.T) *matrix {
 		"ssh_key_id": bob.do(http.MethodPost, "/v1/ssh-keys", map[string]any{"name": "k", "public_key": newPublicKey(t)}).member("id"),
 		// Nobody's: nodes and fabrics belong to no organization.
 		"node_id": ids.Make[ids.Node]().String(), "fabric_id": ids.Make[ids.Fabric]().String(),
+		"allocation_id": ids.Make[ids.Allocation]().String(),
 	}
 	m.foreign["quote_id"], m.foreign["lease_id"], m.foreign["invoice_id"] = m.lease(1)
 	m.helio = m.estate(hugo, "helio1")
@@ -225,6 +226,7 @@ func strangerBodies() map[string]any {
 
 		"adminDismissDrift":    map[string]any{"port_guid": "", "reason": "unplugged"},
 		"adminOverridePosture": map[string]any{"reason": "a lab"},
+		"adminNameManagers":    map[string]any{"port_guids": []string{}},
 		"adminReservePKeys":    map[string]any{"pkeys": []string{"0x0001"}},
 	}
 }

@@ -58,6 +58,10 @@ func (m *matrix) writes() map[string]write {
 		"adminOverridePosture": {
 			who: m.olga, path: subnet + "/posture-override", body: map[string]any{"reason": "a lab"}, other: map[string]any{"reason": ""},
 		},
+		"adminNameManagers": {
+			who: m.olga, path: subnet + "/manager-ports", body: map[string]any{"port_guids": []string{"0x0000000000000009"}},
+			other: map[string]any{"port_guids": []string{}},
+		},
 		"adminReservePKeys": {
 			who: m.olga, path: subnet + "/reserved-pkeys", body: map[string]any{"pkeys": []string{"0x0001"}}, other: map[string]any{"pkeys": []string{}},
 		},

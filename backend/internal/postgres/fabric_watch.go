@@ -166,6 +166,12 @@ func (s *Isolation) Reserve(ctx context.Context, id ids.Fabric, keys []protocol.
 		id, document[[]int]{each(keys, func(k protocol.PKey) int { return int(k) })})
 }
 
+// Manage implements fabric.Watch.
+func (s *Isolation) Manage(ctx context.Context, id ids.Fabric, ports []protocol.GUID) error {
+	return s.exec(ctx, "name managers", `INSERT INTO fabric_watch (fabric_id, manager_guids) VALUES (?, ?)
+		ON CONFLICT (fabric_id) DO UPDATE SET manager_guids = excluded.manager_guids`, id, document[[]protocol.GUID]{ports})
+}
+
 // DueAudit implements fabric.Watch.
 func (s *Isolation) DueAudit(ctx context.Context, id ids.Fabric, at time.Time, askedBy string) error {
 	return s.exec(ctx, "note audit", `INSERT INTO fabric_watch (fabric_id, audit_due_at, audit_asked_by) VALUES (?, ?, ?)
@@ -253,7 +259,8 @@ func (s *Isolation) watched(ctx context.Context, subnet fabric.Subnet, err error
 		ReservedPkeys document[[]int]
 		AuditDueAt    *time.Time
 		AuditAskedBy  string
-	}](ctx, s.db, "SELECT reserved_pkeys, audit_due_at, audit_asked_by FROM fabric_watch WHERE fabric_id = ?", subnet.ID)
+		ManagerGuids  document[[]protocol.GUID]
+	}](ctx, s.db, "SELECT reserved_pkeys, audit_due_at, audit_asked_by, manager_guids FROM fabric_watch WHERE fabric_id = ?", subnet.ID)
 	if err != nil || len(rows) == 0 {
 		return subnet, err
 	}
@@ -261,5 +268,8 @@ func (s *Isolation) watched(ctx context.Context, subnet fabric.Subnet, err error
 		subnet.Reserved = each(keys, pkeyOf)
 	}
 	subnet.AuditDueAt, subnet.AuditAskedBy = instant(rows[0].AuditDueAt), rows[0].AuditAskedBy
+	if len(rows[0].ManagerGuids.Of) > 0 {
+		subnet.Managers = rows[0].ManagerGuids.Of
+	}
 	return subnet, nil
 }

@@ -398,6 +398,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/leases/{lease_id}/nodes/{allocation_id}/topology": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Where an instance stands on its fabric, from its leaves upwards
+         * @description For schedulers that place work by topology. Two instances with a switch in common are nearer the lower it stands.
+         */
+        get: operations["getLeaseNodeTopology"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/leases/{lease_id}/events": {
         parameters: {
             query?: never;
@@ -838,6 +858,27 @@ export interface paths {
          * @description The reason is kept in the audit log and shown in every attestation. An empty one ends it.
          */
         post: operations["adminOverridePosture"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/fabrics/{fabric_id}/manager-ports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say on which ports a fabric's subnet managers run, standbys included
+         * @description The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
+         *     earlier one. The port on which the fabric's own agent reads is not audited and need not be named.
+         */
+        post: operations["adminNameManagers"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1466,6 +1507,34 @@ export interface components {
             progress: components["schemas"]["NodeProgress"];
             access?: components["schemas"]["Access"];
         };
+        LeaseNodeTopology: {
+            allocation_id: string;
+            /** @description The machine's name */
+            node: string;
+            /** @description Missing: it has no InfiniBand */
+            fabric?: string;
+            /** @description Nodes of one pod reach each other without the top tier */
+            pod?: string;
+            nvlink_domain?: string;
+            /** @description All that its ports reach upwards, from leaf over spine to core */
+            switches: components["schemas"]["ChainSwitch"][];
+            /** @description Its ports, by rail */
+            ports: components["schemas"]["ChainPort"][];
+        };
+        ChainSwitch: {
+            id: string;
+            name: string;
+            /** @description 1 leaf, 2 spine, 3 core; 0 unknown */
+            level: number;
+        };
+        ChainPort: {
+            guid: string;
+            device: string;
+            rail: number;
+            leaf_id?: string;
+            /** @description Ids of switches, from its leaf over spines to cores */
+            chain: string[];
+        };
         /** @description Slots [from, to), eight to a GPU bay */
         SlotRange: {
             from: number;
@@ -2074,6 +2143,7 @@ export interface components {
             /** @description Why no lease is handed over on the fabric */
             open?: string;
             reserved_pkeys: string[];
+            manager_port_guids: string[];
             /** Format: date-time */
             audit_due_at?: string;
         };
@@ -2112,6 +2182,9 @@ export interface components {
         };
         PostureOverride: {
             reason: string;
+        };
+        ManagerPorts: {
+            port_guids: string[];
         };
         ReservedPKeys: {
             pkeys: string[];
@@ -2173,6 +2246,7 @@ export interface components {
         SSHKeyID: string;
         QuoteID: string;
         LeaseID: string;
+        AllocationID: string;
         InvoiceID: string;
         NodeID: string;
         FabricID: string;
@@ -2895,6 +2969,30 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    getLeaseNodeTopology: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lease_id: components["parameters"]["LeaseID"];
+                allocation_id: components["parameters"]["AllocationID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The way up */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseNodeTopology"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
     listLeaseEvents: {
         parameters: {
             query?: {
@@ -3582,6 +3680,36 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["PostureOverride"];
+            };
+        };
+        responses: {
+            /** @description How the fabric stands now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FabricIsolation"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminNameManagers: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ManagerPorts"];
             };
         };
         responses: {

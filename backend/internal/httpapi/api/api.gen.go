@@ -955,6 +955,25 @@ type CapacityList struct {
 	Items []Capacity `json:"items"`
 }
 
+// ChainPort defines model for ChainPort.
+type ChainPort struct {
+	// Chain Ids of switches, from its leaf over spines to cores
+	Chain  []string `json:"chain"`
+	Device string   `json:"device"`
+	GUID   string   `json:"guid"`
+	LeafID *string  `json:"leaf_id,omitempty"`
+	Rail   int      `json:"rail"`
+}
+
+// ChainSwitch defines model for ChainSwitch.
+type ChainSwitch struct {
+	ID string `json:"id"`
+
+	// Level 1 leaf, 2 spine, 3 core; 0 unknown
+	Level int    `json:"level"`
+	Name  string `json:"name"`
+}
+
 // ChangeDecision defines model for ChangeDecision.
 type ChangeDecision struct {
 	Decision ChangeDecisionDecision `json:"decision"`
@@ -1160,7 +1179,8 @@ type FabricIsolation struct {
 	AuditDueAt *time.Time `json:"audit_due_at,omitempty"`
 
 	// Barred Why no new lease is placed on the fabric
-	Barred *string `json:"barred,omitempty"`
+	Barred           *string  `json:"barred,omitempty"`
+	ManagerPortGuids []string `json:"manager_port_guids"`
 
 	// Open Why no lease is handed over on the fabric
 	Open *string `json:"open,omitempty"`
@@ -1419,6 +1439,27 @@ type LeaseNodeList struct {
 	Items []LeaseNode `json:"items"`
 }
 
+// LeaseNodeTopology defines model for LeaseNodeTopology.
+type LeaseNodeTopology struct {
+	AllocationID string `json:"allocation_id"`
+
+	// Fabric Missing: it has no InfiniBand
+	Fabric *string `json:"fabric,omitempty"`
+
+	// Node The machine's name
+	Node         string  `json:"node"`
+	NvlinkDomain *string `json:"nvlink_domain,omitempty"`
+
+	// Pod Nodes of one pod reach each other without the top tier
+	Pod *string `json:"pod,omitempty"`
+
+	// Ports Its ports, by rail
+	Ports []ChainPort `json:"ports"`
+
+	// Switches All that its ports reach upwards, from leaf over spine to core
+	Switches []ChainSwitch `json:"switches"`
+}
+
 // LeaseState defines model for LeaseState.
 type LeaseState string
 
@@ -1468,6 +1509,11 @@ type LinkDifference struct {
 
 // LinkDifferenceKind defines model for LinkDifference.Kind.
 type LinkDifferenceKind string
+
+// ManagerPorts defines model for ManagerPorts.
+type ManagerPorts struct {
+	PortGuids []string `json:"port_guids"`
+}
 
 // Me defines model for Me.
 type Me struct {
@@ -2193,6 +2239,9 @@ type WipeCertificateList struct {
 // APIKeyID defines model for APIKeyID.
 type APIKeyID = string
 
+// AllocationID defines model for AllocationID.
+type AllocationID = string
+
 // Cursor defines model for Cursor.
 type Cursor = string
 
@@ -2243,6 +2292,12 @@ type AdminAuditFabricParams struct {
 
 // AdminDismissDriftParams defines parameters for AdminDismissDrift.
 type AdminDismissDriftParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// AdminNameManagersParams defines parameters for AdminNameManagers.
+type AdminNameManagersParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
@@ -2531,6 +2586,9 @@ type AdminCreateEnrollmentTokenJSONRequestBody = EnrollmentTokenCreate
 // AdminDismissDriftJSONRequestBody defines body for AdminDismissDrift for application/json ContentType.
 type AdminDismissDriftJSONRequestBody = DriftDismissal
 
+// AdminNameManagersJSONRequestBody defines body for AdminNameManagers for application/json ContentType.
+type AdminNameManagersJSONRequestBody = ManagerPorts
+
 // AdminOverridePostureJSONRequestBody defines body for AdminOverridePosture for application/json ContentType.
 type AdminOverridePostureJSONRequestBody = PostureOverride
 
@@ -2620,6 +2678,9 @@ type ServerInterface interface {
 	// AdminDismissDrift End what is known to be wrong with a port that cannot be read any more
 	// (POST /v1/admin/fabrics/{fabric_id}/drift-dismissals)
 	AdminDismissDrift(c *gin.Context, fabricID FabricID, params AdminDismissDriftParams)
+	// AdminNameManagers Say on which ports a fabric's subnet managers run, standbys included
+	// (POST /v1/admin/fabrics/{fabric_id}/manager-ports)
+	AdminNameManagers(c *gin.Context, fabricID FabricID, params AdminNameManagersParams)
 	// AdminOverridePosture Let a fabric's posture pass, for a lab
 	// (POST /v1/admin/fabrics/{fabric_id}/posture-override)
 	AdminOverridePosture(c *gin.Context, fabricID FabricID, params AdminOverridePostureParams)
@@ -2728,6 +2789,9 @@ type ServerInterface interface {
 	// ListLeaseNodes The lease's instances, with progress and access
 	// (GET /v1/leases/{lease_id}/nodes)
 	ListLeaseNodes(c *gin.Context, leaseID LeaseID)
+	// GetLeaseNodeTopology Where an instance stands on its fabric, from its leaves upwards
+	// (GET /v1/leases/{lease_id}/nodes/{allocation_id}/topology)
+	GetLeaseNodeTopology(c *gin.Context, leaseID LeaseID, allocationID AllocationID)
 	// GetLeaseUsage Usage intervals and charge lines so far
 	// (GET /v1/leases/{lease_id}/usage)
 	GetLeaseUsage(c *gin.Context, leaseID LeaseID)
@@ -3076,6 +3140,58 @@ func (siw *ServerInterfaceWrapper) AdminDismissDrift(c *gin.Context) {
 	}
 
 	siw.Handler.AdminDismissDrift(c, fabricID, params)
+}
+
+// AdminNameManagers operation middleware
+func (siw *ServerInterfaceWrapper) AdminNameManagers(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminNameManagersParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminNameManagers(c, fabricID, params)
 }
 
 // AdminOverridePosture operation middleware
@@ -4684,6 +4800,40 @@ func (siw *ServerInterfaceWrapper) ListLeaseNodes(c *gin.Context) {
 	siw.Handler.ListLeaseNodes(c, leaseID)
 }
 
+// GetLeaseNodeTopology operation middleware
+func (siw *ServerInterfaceWrapper) GetLeaseNodeTopology(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "lease_id" -------------
+	var leaseID LeaseID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "lease_id", c.Param("lease_id"), &leaseID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter lease_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Path parameter "allocation_id" -------------
+	var allocationID AllocationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "allocation_id", c.Param("allocation_id"), &allocationID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter allocation_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetLeaseNodeTopology(c, leaseID, allocationID)
+}
+
 // GetLeaseUsage operation middleware
 func (siw *ServerInterfaceWrapper) GetLeaseUsage(c *gin.Context) {
 
@@ -5293,6 +5443,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/extensions", wrapper.ExtendLease)
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/cancellation", wrapper.CancelLease)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/nodes", wrapper.ListLeaseNodes)
+	router.GET(options.BaseURL+"/v1/leases/:lease_id/nodes/:allocation_id/topology", wrapper.GetLeaseNodeTopology)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/events", wrapper.ListLeaseEvents)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/metrics", wrapper.GetLeaseMetrics)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/usage", wrapper.GetLeaseUsage)
@@ -5320,6 +5471,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/audits", wrapper.AdminAuditFabric)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/drift-dismissals", wrapper.AdminDismissDrift)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/posture-override", wrapper.AdminOverridePosture)
+	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/manager-ports", wrapper.AdminNameManagers)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/reserved-pkeys", wrapper.AdminReservePKeys)
 	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id/topology", wrapper.AdminGetTopology)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/topology-imports", wrapper.AdminImportTopology)
@@ -5803,6 +5955,47 @@ type AdminDismissDriftdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response AdminDismissDriftdefaultApplicationProblemPlusJSONResponse) VisitAdminDismissDriftResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminNameManagersRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+	Params   AdminNameManagersParams
+	Body     *AdminNameManagersJSONRequestBody
+}
+
+type AdminNameManagersResponseObject interface {
+	VisitAdminNameManagersResponse(w http.ResponseWriter) error
+}
+
+type AdminNameManagers200JSONResponse FabricIsolation
+
+func (response AdminNameManagers200JSONResponse) VisitAdminNameManagersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminNameManagersdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminNameManagersdefaultApplicationProblemPlusJSONResponse) VisitAdminNameManagersResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -7441,6 +7634,46 @@ func (response ListLeaseNodesdefaultApplicationProblemPlusJSONResponse) VisitLis
 	return err
 }
 
+type GetLeaseNodeTopologyRequestObject struct {
+	LeaseID      LeaseID      `json:"lease_id"`
+	AllocationID AllocationID `json:"allocation_id"`
+}
+
+type GetLeaseNodeTopologyResponseObject interface {
+	VisitGetLeaseNodeTopologyResponse(w http.ResponseWriter) error
+}
+
+type GetLeaseNodeTopology200JSONResponse LeaseNodeTopology
+
+func (response GetLeaseNodeTopology200JSONResponse) VisitGetLeaseNodeTopologyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLeaseNodeTopologydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetLeaseNodeTopologydefaultApplicationProblemPlusJSONResponse) VisitGetLeaseNodeTopologyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetLeaseUsageRequestObject struct {
 	LeaseID LeaseID `json:"lease_id"`
 }
@@ -8189,6 +8422,9 @@ type StrictServerInterface interface {
 	// AdminDismissDrift End what is known to be wrong with a port that cannot be read any more
 	// (POST /v1/admin/fabrics/{fabric_id}/drift-dismissals)
 	AdminDismissDrift(ctx context.Context, request AdminDismissDriftRequestObject) (AdminDismissDriftResponseObject, error)
+	// AdminNameManagers Say on which ports a fabric's subnet managers run, standbys included
+	// (POST /v1/admin/fabrics/{fabric_id}/manager-ports)
+	AdminNameManagers(ctx context.Context, request AdminNameManagersRequestObject) (AdminNameManagersResponseObject, error)
 	// AdminOverridePosture Let a fabric's posture pass, for a lab
 	// (POST /v1/admin/fabrics/{fabric_id}/posture-override)
 	AdminOverridePosture(ctx context.Context, request AdminOverridePostureRequestObject) (AdminOverridePostureResponseObject, error)
@@ -8297,6 +8533,9 @@ type StrictServerInterface interface {
 	// ListLeaseNodes The lease's instances, with progress and access
 	// (GET /v1/leases/{lease_id}/nodes)
 	ListLeaseNodes(ctx context.Context, request ListLeaseNodesRequestObject) (ListLeaseNodesResponseObject, error)
+	// GetLeaseNodeTopology Where an instance stands on its fabric, from its leaves upwards
+	// (GET /v1/leases/{lease_id}/nodes/{allocation_id}/topology)
+	GetLeaseNodeTopology(ctx context.Context, request GetLeaseNodeTopologyRequestObject) (GetLeaseNodeTopologyResponseObject, error)
 	// GetLeaseUsage Usage intervals and charge lines so far
 	// (GET /v1/leases/{lease_id}/usage)
 	GetLeaseUsage(ctx context.Context, request GetLeaseUsageRequestObject) (GetLeaseUsageResponseObject, error)
@@ -8736,6 +8975,51 @@ func (sh *strictHandler) AdminDismissDrift(ctx *gin.Context, fabricID FabricID, 
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(AdminDismissDriftResponseObject); ok {
 		if err := validResponse.VisitAdminDismissDriftResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminNameManagers operation middleware
+func (sh *strictHandler) AdminNameManagers(ctx *gin.Context, fabricID FabricID, params AdminNameManagersParams) {
+	var request AdminNameManagersRequestObject
+
+	request.FabricID = fabricID
+	request.Params = params
+
+	var body AdminNameManagersJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminNameManagers(ctx, request.(AdminNameManagersRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminNameManagers")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminNameManagersResponseObject); ok {
+		if err := validResponse.VisitAdminNameManagersResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
@@ -9894,6 +10178,33 @@ func (sh *strictHandler) ListLeaseNodes(ctx *gin.Context, leaseID LeaseID) {
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(ListLeaseNodesResponseObject); ok {
 		if err := validResponse.VisitListLeaseNodesResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetLeaseNodeTopology operation middleware
+func (sh *strictHandler) GetLeaseNodeTopology(ctx *gin.Context, leaseID LeaseID, allocationID AllocationID) {
+	var request GetLeaseNodeTopologyRequestObject
+
+	request.LeaseID = leaseID
+	request.AllocationID = allocationID
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetLeaseNodeTopology(ctx, request.(GetLeaseNodeTopologyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetLeaseNodeTopology")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(GetLeaseNodeTopologyResponseObject); ok {
+		if err := validResponse.VisitGetLeaseNodeTopologyResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
