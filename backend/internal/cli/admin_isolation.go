@@ -16,7 +16,7 @@ import (
 
 func adminFabricCommand(o *options) *cobra.Command {
 	command := &cobra.Command{Use: "fabric", Short: "Look after the subnets that keep tenants apart"}
-	command.AddCommand(fabricAuditCommand(o), fabricDriftCommand(o), fabricPostureCommand(o), fabricReserveCommand(o),
+	command.AddCommand(fabricAuditCommand(o), fabricDriftCommand(o), fabricDismissCommand(o), fabricPostureCommand(o), fabricReserveCommand(o), fabricManagersCommand(o),
 		fabricListCommand(o), fabricTopologyCommand(o), fabricImportCommand(o))
 	return command
 }
@@ -138,6 +138,39 @@ func fabricDriftCommand(o *options) *cobra.Command {
 	return command
 }
 
+func fabricDismissCommand(o *options) *cobra.Command {
+	var reason string
+	command := &cobra.Command{
+		Use:   "dismiss FABRIC [PORT]",
+		Short: "End what is known to be wrong with a port that cannot be read any more, by its GUID, or with the fabric itself",
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, args []string) error {
+			id, err := fabricID(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			body := client.DriftDismissal{Reason: reason}
+			if len(args) > 1 {
+				body.PortGUID = args[1]
+			}
+			answer, err := c.AdminDismissDriftWithResponse(ctx, id, &client.AdminDismissDriftParams{IdempotencyKey: fresh()}, body)
+			if err != nil {
+				return unreachable(c.server, err)
+			}
+			isolation, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+			if err != nil {
+				return err
+			}
+			return p.show(isolation, func(w io.Writer) { row(w, "hand-over:", or(isolation.Open, "nothing is in its way")) })
+		}),
+	}
+	command.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	if err := command.MarkFlagRequired("reason"); err != nil {
+		panic(err) // the flag is defined right above
+	}
+	return command
+}
+
 // describeDrift ends every line with words, which may be long.
 func describeDrift(w io.Writer, drift []client.FabricDrift, all bool) {
 	headed := false
@@ -239,6 +272,41 @@ func fabricReserveCommand(o *options) *cobra.Command {
 	}
 	command.Flags().StringSliceVar(&keys, "pkeys", nil, "the whole list, e.g. 0x0010,0x0011; an empty one ends it")
 	if err := command.MarkFlagRequired("pkeys"); err != nil {
+		panic(err) // the flag is defined right above
+	}
+	return command
+}
+
+func fabricManagersCommand(o *options) *cobra.Command {
+	var ports []string
+	command := &cobra.Command{
+		Use:   "managers FABRIC",
+		Short: "Say on which ports a fabric's subnet managers run, standbys included: the one that rules is a full member of the default partition",
+		Args:  cobra.ExactArgs(1),
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, args []string) error {
+			id, err := fabricID(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			wanted := client.ManagerPorts{PortGuids: []string{}}
+			for _, port := range ports {
+				if port != "" {
+					wanted.PortGuids = append(wanted.PortGuids, port)
+				}
+			}
+			answer, err := c.AdminNameManagersWithResponse(ctx, id, &client.AdminNameManagersParams{IdempotencyKey: fresh()}, wanted)
+			if err != nil {
+				return unreachable(c.server, err)
+			}
+			isolation, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+			if err != nil {
+				return err
+			}
+			return p.show(isolation, func(w io.Writer) { row(w, "managers' ports:", strings.Join(isolation.ManagerPortGuids, " ")) })
+		}),
+	}
+	command.Flags().StringSliceVar(&ports, "ports", nil, "the whole list, by GUID; an empty one ends it")
+	if err := command.MarkFlagRequired("ports"); err != nil {
 		panic(err) // the flag is defined right above
 	}
 	return command
