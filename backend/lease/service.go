@@ -103,6 +103,8 @@ type Reads interface {
 	// Details reads the leases that the filter leaves, latest first.
 	Details(ctx context.Context, filter Filter) ([]Details, error)
 	Nodes(ctx context.Context, id ids.Lease) ([]NodeDetails, error)
+	// Topology reads one unreleased instance; none when the lease has it not.
+	Topology(ctx context.Context, id ids.Lease, allocation ids.Allocation) ([]NodeTopology, error)
 	Events(ctx context.Context, id ids.Lease, after int64, limit int) ([]Event, error)
 	Isolation(ctx context.Context, id ids.Lease) (Isolation, error)
 	WipeCertificates(ctx context.Context, id ids.Lease) ([]WipeCertificate, error)
