@@ -12,8 +12,12 @@ import (
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/fault"
 	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/internal/markettest"
+	"github.com/leasehold/leasehold/backend/internal/postgres"
 	"github.com/leasehold/leasehold/backend/inventory"
 	"github.com/leasehold/leasehold/backend/inventory/netdiscover"
+	"github.com/leasehold/leasehold/backend/lease"
+	"github.com/leasehold/leasehold/backend/tenant"
 )
 
 // cabling writes a netlist: two groups of leaves with rails each, below one spine. places are the leaves' group by machine's base GUID.
@@ -78,9 +82,22 @@ func (s *stock) node(t *testing.T, id ids.Node) inventory.Detail {
 
 func (s *stock) lease(t *testing.T, node ids.Node) {
 	t.Helper()
-	id := s.Lease(t, s.Customer(t, "Acme "+node.String()), s.InstanceType(t, "h100-sxm.8x.ndr", "h100-sxm-80gb.8", "bare_metal", 8), s.clock.Now(), s.clock.Now().Add(time.Hour))
+	s.allocate(t, s.Customer(t, "Acme"), node, s.InstanceType(t, "h100-sxm.8x.ndr", "h100-sxm-80gb.8", "bare_metal", 8), "[0,64)")
+}
+
+// heldSlots is an allocation with its lease.
+type heldSlots struct {
+	lease ids.Lease
+	id    ids.Allocation
+}
+
+// allocate gives slots of the node to a new lease of the customer's.
+func (s *stock) allocate(t *testing.T, c markettest.Customer, node ids.Node, instanceType ids.Instance, slots string) heldSlots {
+	t.Helper()
+	held := heldSlots{lease: s.Lease(t, c, instanceType, s.clock.Now(), s.clock.Now().Add(time.Hour)), id: ids.Make[ids.Allocation]()}
 	s.Exec(t, `INSERT INTO allocation (id, node_id, purpose, lease_id, slots, occupied, state, created_at)
-		VALUES ($1, $2, 'lease', $3, '[0,64)', '[2026-03-01Z,2026-03-09Z)', 'in_use', now())`, ids.Make[ids.Allocation](), node, id)
+		VALUES ($1, $2, 'lease', $3, $4, '[2026-03-01Z,2026-03-09Z)', 'in_use', now())`, held.id, node, held.lease, slots)
+	return held
 }
 
 func TestAFileBringsNodesToMarketWithLeafAndPod(t *testing.T) {
@@ -304,4 +321,47 @@ func TestAnImportThatFailsLateChangesNothing(t *testing.T) {
 	again, err := s.inventory.PreviewTopology(t.Context(), s.Fabric, file)
 	require.NoError(t, err)
 	require.Equal(t, preview.Digest, again.Digest)
+}
+
+func TestATenantSeesTheWayUpFromItsOwnInstance(t *testing.T) {
+	t.Parallel()
+	s, ctx := newStock(t), t.Context()
+	node := s.machineAt(t, "n1", 0x100)
+	file := append(cabling{groups: 1, places: map[protocol.GUID]int{0x100: 0}}.netlist(),
+		"switchguid=0xc0\nSwitch 8 \"core\"\n[1] \"spine\"[60]\nswitchguid=0xb1\nSwitch 8 \"spine-b\"\n[1] \"core\"[2]\n[2] \"leaf-0-3\"[63]\n"+
+			"switchguid=0xb2\nSwitch 8 \"spine-c\"\n[1] \"core\"[3]\n[2] \"leaf-c\"[1]\nswitchguid=0xa1\nSwitch 8 \"leaf-c\"\ncaguid=0x77\nHca 1 \"x\"\n[1] \"leaf-c\"[2]\n"...)
+	s.place(t, file)
+	customer := s.Customer(t, "Acme")
+	one := s.InstanceType(t, "h100-sxm.1x.ndr", "h100-sxm-80gb.8", "bare_metal", 1)
+	held, part := s.allocate(t, customer, node, one, "[0,8)"), s.allocate(t, customer, node, one, "[24,32)")
+	reads := postgres.NewLeaseReads(s.db)
+	of := func(ctx context.Context, a heldSlots) (found []lease.NodeTopology) {
+		require.NoError(t, s.db.WithinTx(ctx, func(ctx context.Context) (err error) {
+			found, err = reads.Topology(ctx, a.lease, a.id)
+			return err
+		}))
+		return found
+	}
+	own := tenant.WithActor(ctx, tenant.Actor{Org: customer.Org})
+	first, fourth := of(own, held), of(ctx, part)
+	require.Len(t, first, 1)
+	require.Equal(t, []string{"n1", "ib0", "pod-1"}, []string{first[0].NodeName, first[0].FabricName, first[0].Pod})
+	require.Len(t, first[0].Ports, 1, "the port of its bay only")
+	require.Equal(t, protocol.GUID(0x100), first[0].Ports[0].GUID)
+	words := func(n lease.NodeTopology) (out []string) {
+		for _, w := range n.Switches {
+			out = append(out, fmt.Sprintf("%d %s", w.Level, w.Name))
+		}
+		return out
+	}
+	require.Equal(t, []string{"1 leaf-0-0", "2 spine", "3 core"}, words(first[0]))
+	require.Equal(t, []string{"1 leaf-0-3", "2 spine", "2 spine-b", "3 core"}, words(fourth[0]))
+	require.Equal(t, []ids.Switch{first[0].Switches[0].ID, first[0].Switches[1].ID, first[0].Switches[2].ID}, first[0].Ports[0].Chain)
+	require.Equal(t, first[0].Ports[0].Leaf, first[0].Ports[0].Chain[0])
+
+	require.Empty(t, of(ctx, heldSlots{lease: part.lease, id: held.id}), "an instance of another lease")
+	stranger := tenant.WithActor(ctx, tenant.Actor{Org: s.Customer(t, "Bolt").Org})
+	require.Empty(t, of(stranger, held))
+	s.Exec(t, "UPDATE allocation SET state = 'released', released_at = now() WHERE id = $1", held.id)
+	require.Empty(t, of(ctx, held), "what the ports do after its time is somebody else's")
 }
