@@ -24,6 +24,7 @@ import (
 type fabricOptions struct {
 	common
 	ufm                                                                         ufmOptions
+	standbys                                                                    []string
 	kind, name, device, partitionsFile, optionsFile, pidFile, mkeyFile, version string
 }
 
@@ -48,6 +49,7 @@ func fabricCommand() *cobra.Command {
 	f.StringVar(&o.optionsFile, "options-file", "", "opensm: the file that OpenSM was started with as -F, for the posture (default: posture is unknown)")
 	f.StringVar(&o.pidFile, "pid-file", "/run/opensm.pid", "opensm: file with OpenSM's process id")
 	f.StringVar(&o.mkeyFile, "m-key-file", "", "file with the fabric's M_Key in hex, if its ports are protected")
+	f.StringArrayVar(&o.standbys, "standby", nil, "opensm: program that is called with the partition file's path whenever it changes, and puts a copy in place on a standby's host and sends that OpenSM a SIGHUP (repeatable)")
 	f.StringVar(&o.version, "opensm-version", "OpenSM", "opensm: what the manager calls itself, for the inventory")
 	o.ufm.bind(f)
 	if err := cmd.MarkFlagRequired("name"); err != nil {
@@ -69,8 +71,8 @@ func (o *fabricOptions) check() error {
 		return fmt.Errorf("--driver is %q, and must be %s or %s", o.kind, driverOpenSM, driverUFM)
 	case o.kind == driverOpenSM && o.partitionsFile == "":
 		return errors.New("--driver opensm needs --partitions-file")
-	case o.kind == driverUFM && (o.partitionsFile != "" || o.optionsFile != ""):
-		return errors.New("--driver ufm has no partitions file and no options file: UFM keeps its own")
+	case o.kind == driverUFM && (o.partitionsFile != "" || o.optionsFile != "" || len(o.standbys) > 0):
+		return errors.New("--driver ufm has no partitions file, no options file and no standby: UFM keeps its own")
 	}
 	if o.kind == driverOpenSM && o.device == "" {
 		o.device = defaultDevice
@@ -130,8 +132,12 @@ func (o fabricOptions) driver(ctx context.Context, client *smp.Client) (fabric.D
 	if o.kind == driverUFM {
 		return o.ufm.driver(o.stateDir, client)
 	}
+	var standbys []opensm.Standby
+	for _, program := range o.standbys {
+		standbys = append(standbys, opensm.Program(program))
+	}
 	return opensm.New(ctx, opensm.Config{
-		Client: client, Manager: opensm.PIDFile(o.pidFile), PartitionsFile: o.partitionsFile, OptionsFile: o.optionsFile, StateDir: o.stateDir,
+		Standbys: standbys, Client: client, Manager: opensm.PIDFile(o.pidFile), PartitionsFile: o.partitionsFile, OptionsFile: o.optionsFile, StateDir: o.stateDir,
 		Version: o.version, Patience: fabric.DefaultPatience(),
 	})
 }

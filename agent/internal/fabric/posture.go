@@ -9,12 +9,13 @@ const (
 	PostureSAKeySet          = "sa_key_set"                 // a host cannot make trusted queries
 	PostureSwitchEnforcement = "switch_enforcement"         // switches check partitions at the ports that face hosts
 	PostureGuestsDeniedSM    = "guests_denied_sm"           // hosts cannot run a subnet manager
+	PostureStandbyInStep     = "standby_in_step"            // a subnet manager that takes over has the same partitions
 )
 
 // PostureItems lists the items that every driver reports.
 func PostureItems() []string {
 	return []string{
 		PostureDefaultLimited, PostureMKeySet, PostureMKeyPerPort, PostureSMKeySet, PostureSAKeySet, PostureSwitchEnforcement,
-		PostureGuestsDeniedSM,
+		PostureGuestsDeniedSM, PostureStandbyInStep,
 	}
 }

@@ -36,8 +36,10 @@ type Config struct {
 	// Client sends SMPs from the host that OpenSM runs on. The driver does not close it.
 	Client  *smp.Client
 	Manager Manager
-	// PartitionsFile is what OpenSM was started with (-P). A standby manager needs the same file; it is not copied there.
+	// PartitionsFile is what OpenSM was started with (-P).
 	PartitionsFile string
+	// Standbys are given every file that is put in place.
+	Standbys []Standby
 	// OptionsFile is what OpenSM was started with (-F); "": posture is unknown.
 	OptionsFile string
 	// StateDir keeps what the driver remembers over a restart.
@@ -52,9 +54,11 @@ type Driver struct {
 	config Config
 	queue  *fabric.Queue
 
-	mu     sync.Mutex
-	memory *memory
-	subnet smp.Subnet // as of the last walk
+	handing sync.Mutex // held while a set is handed to standbys; taken before mu
+	mu      sync.Mutex
+	memory  *memory
+	subnet  smp.Subnet            // as of the last walk
+	given   map[string]handedOver // by standby
 }
 
 // New returns a driver. The subnet is walked once, so OpenSM's host must be connected.
@@ -63,7 +67,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open OpenSM driver: %w", err)
 	}
-	d := &Driver{config: config, queue: fabric.NewQueue(), memory: memory}
+	d := &Driver{config: config, queue: fabric.NewQueue(), memory: memory, given: map[string]handedOver{}}
 	if err := d.walk(ctx); err != nil {
 		return nil, fmt.Errorf("open OpenSM driver: %w", err)
 	}
@@ -179,6 +183,7 @@ func (d *Driver) apply(ctx context.Context, before base, desired fabric.Desired,
 	if err != nil {
 		return applied, err
 	}
+	standbys := d.giveStandbys(ctx)
 	judge, watched := fabric.NewJudge(desired), changed
 	switch {
 	case before.damaged:
@@ -191,11 +196,11 @@ func (d *Driver) apply(ctx context.Context, before base, desired fabric.Desired,
 		return applied, err
 	}
 	if applied.Unsettled = wrong(judge, links); len(applied.Unsettled) > 0 || before.damaged {
-		if err := d.signal(ctx); err != nil {
+		if err := d.tell(ctx, standbys); err != nil {
 			return applied, err
 		}
 		applied.Sweeps = 1
-		if applied.Unsettled, err = fabric.Settle(ctx, d.config.Patience, judge, watched, d.watch); err != nil {
+		if applied.Unsettled, err = fabric.Settle(ctx, d.config.Patience, judge, watched, d.watching(standbys)); err != nil {
 			return applied, err
 		}
 	}

@@ -13,9 +13,12 @@ import (
 )
 
 // Posture implements fabric.Driver from the files that OpenSM was started with. An option that the file does not name has
-// OpenSM's default.
-func (d *Driver) Posture(context.Context) ([]protocol.PostureCheck, error) {
-	verdicts := map[string]protocol.PostureCheck{fabric.PostureDefaultLimited: d.defaultMembership()}
+// OpenSM's default. A standby that could not be given the file is tried again.
+func (d *Driver) Posture(ctx context.Context) ([]protocol.PostureCheck, error) {
+	d.giveStandbys(ctx)
+	verdicts := map[string]protocol.PostureCheck{
+		fabric.PostureDefaultLimited: d.defaultMembership(), fabric.PostureStandbyInStep: d.standbysInStep(),
+	}
 	options, err := readOptions(d.config.OptionsFile)
 	for item, check := range hardening(options) {
 		if err != nil {
