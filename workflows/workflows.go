@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold/leasehold/workflows/isolation"
 	"github.com/leasehold/leasehold/workflows/leasing"
+	"github.com/leasehold/leasehold/workflows/reclaim"
 )
 
 // TaskQueue is where all workers of an installation take their work from.
@@ -20,6 +21,7 @@ const TaskQueue = "leasehold"
 type Deps struct {
 	Delivery leasing.Delivery
 	Fabric   isolation.Fabric
+	Reclaim  reclaim.Reclaim
 }
 
 // Register adds every process to the worker.
@@ -28,6 +30,8 @@ func Register(to worker.Registry, deps Deps) {
 	to.RegisterActivityWithOptions(&leasing.Activities{Delivery: deps.Delivery}, activity.RegisterOptions{})
 	to.RegisterWorkflowWithOptions(isolation.Isolate, workflow.RegisterOptions{Name: isolation.WorkflowType})
 	to.RegisterActivityWithOptions(&isolation.Activities{Fabric: deps.Fabric}, activity.RegisterOptions{})
+	to.RegisterWorkflowWithOptions(reclaim.Node, workflow.RegisterOptions{Name: reclaim.WorkflowType})
+	to.RegisterActivityWithOptions(&reclaim.Activities{Reclaim: deps.Reclaim}, activity.RegisterOptions{})
 }
 
 // NewWorker returns a worker for all processes; Start and Stop it.

@@ -22,7 +22,7 @@ func (d deliveryAgents) Issue(ctx context.Context, step delivery.Step, orders []
 			Spec: o.Spec, PickUpWithin: limits.PickUpWithin, DoneWithin: limits.DoneWithin,
 		}
 	}
-	_, err := d.fleet.Issue(ctx, fleet.Step{Lease: step.Lease, Kind: step.Kind, Attempt: step.Attempt}, work)
+	_, err := d.fleet.Issue(ctx, fleet.Step{Lease: step.Lease, Kind: step.Kind, Attempt: step.Attempt, Node: step.Node}, work)
 	return err
 }
 

@@ -65,6 +65,7 @@ type App struct {
 	fleet     *fleet.Service
 	fabric    *fabric.Service
 	delivery  *delivery.Service
+	reclaim   *delivery.Reclaim
 	booking   *booking.Service
 	leases    *lease.Service
 	doctor    *doctor.Doctor
@@ -200,6 +201,8 @@ func (a *App) wireLeases(sealer fabric.Sealer) {
 		DB: a.db, Leases: leases, Allocations: allocations, Work: a.work, Agents: deliveryAgents{a.fleet}, Fabric: deliveryFabric{a.fabric},
 		Billing: a.bills, Placement: a.booking, Outbox: a.box, Signer: sealer, Clock: a.clock,
 	})
+	a.reclaim = delivery.NewReclaim(a.delivery, delivery.ReclaimDeps{Rows: a.work, Nodes: a.inventory, Ports: a.fabric, Audit: a.audit})
+	a.inventory.UseWriteOffs(a.reclaim)
 }
 
 // key loads or makes a signing key and publishes its public half.

@@ -21,7 +21,7 @@ const taskQueue = workflows.TaskQueue
 
 // Work runs workflows, the outbox relay and the reconciler until ctx ends.
 func (a *App) Work(ctx context.Context) error {
-	worker := workflows.NewWorker(a.temporal, workflows.Deps{Delivery: a.delivery, Fabric: a.fabric})
+	worker := workflows.NewWorker(a.temporal, workflows.Deps{Delivery: a.delivery, Fabric: a.fabric, Reclaim: a.reclaim})
 	if err := worker.Start(); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}

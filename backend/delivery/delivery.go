@@ -64,6 +64,7 @@ type Instance struct {
 	MIGProfile string   // "" for whole GPUs
 	Ports      []protocol.GUID
 	WholeNode  bool // the slots are all of the node's
+	Retested   bool // the node is being verified: what leases left on it is its own process's affair
 }
 
 // OperationState is where an operation is in its life.

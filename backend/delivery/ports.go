@@ -70,6 +70,8 @@ type Step struct {
 	Lease   ids.Lease
 	Kind    string
 	Attempt int
+	// Node, when set, is the one whose own process waits for the step; else it is the lease's.
+	Node ids.Node
 }
 
 // Limits are an operation's two deadlines, counted from its issue.

@@ -87,7 +87,12 @@ func (t *turn) turnRound(ctx context.Context, ending Ending, at time.Time) error
 
 // free gives an instance's slots back and wakes whoever waits for them.
 func (t *turn) free(ctx context.Context, i Instance) error {
-	if err := t.move(ctx, i.ID, lease.Released, nil); err != nil {
+	err := t.move(ctx, i.ID, lease.Released, func(a *lease.Allocation) {
+		if !t.reclaims.IsZero() {
+			a.Reason = "" // what it waited for has come; a reason would stand for the certificate
+		}
+	})
+	if err != nil {
 		return err
 	}
 	waiters, err := t.Work.Waiters(ctx, i.Allocation)
@@ -120,7 +125,7 @@ func (t *turn) undo(ctx context.Context, k task, instances []Instance) (survey, 
 	}
 	found.lost = append(found.lost, silent...)
 	for _, l := range found.lost {
-		if err := t.quarantine(ctx, fmt.Sprintf("%s failed: %s", k.name, l.op.trouble()), l.Instance); err != nil {
+		if err := t.quarantine(ctx, fmt.Sprintf("%s failed: %s", k.name, k.trouble(l)), l.Instance); err != nil {
 			return found, Progress{}, err
 		}
 	}
@@ -130,7 +135,7 @@ func (t *turn) undo(ctx context.Context, k task, instances []Instance) (survey, 
 // Revoke ends the tenant's access on every node. A node that cannot show that a log-in is refused is quarantined.
 func (s *Service) Revoke(ctx context.Context, id ids.Lease) (Progress, error) {
 	return s.releasing(ctx, id, "revoke", func(ctx context.Context, t *turn) (Progress, error) {
-		_, progress, err := t.undo(ctx, t.revokeTask(), t.in(lease.Cleaning))
+		_, progress, err := t.undo(ctx, t.revokeTask("revoke"), t.in(lease.Cleaning))
 		if err != nil || !progress.Done {
 			return progress, err
 		}
@@ -141,9 +146,9 @@ func (s *Service) Revoke(ctx context.Context, id ids.Lease) (Progress, error) {
 // patienceWithSilence is how often a node that turns out to be silent was asked in vain before it is given up on the way back.
 const patienceWithSilence = 2
 
-func (t *turn) revokeTask() task {
+func (t *turn) revokeTask(name string) task {
 	return task{
-		name: "revoke", kind: protocol.Revoke, within: t.Policy.QuickWithin, undo: true,
+		name: name, kind: protocol.Revoke, within: t.Policy.QuickWithin, undo: true,
 		spec: func(context.Context, Instance) (any, error) {
 			return protocol.RevokeSpec{LeaseID: t.lease.ID.String()}, nil
 		},
@@ -215,7 +220,8 @@ func (s *Service) CleanUpAfter(ctx context.Context, id ids.Lease) error {
 				}
 			}
 		}
-		return t.quarantine(ctx, "its lease is over and it was not cleaned", t.in(lease.Cleaning)...)
+		left := slices.DeleteFunc(t.in(lease.Cleaning), func(i Instance) bool { return i.Retested })
+		return t.quarantine(ctx, "its lease is over and it was not cleaned", left...)
 	})
 	if err != nil {
 		return fmt.Errorf("clean up after lease: %w", err)
@@ -229,7 +235,7 @@ func (t *turn) quarantine(ctx context.Context, reason string, instances ...Insta
 		if err := t.move(ctx, i.ID, lease.Quarantined, func(a *lease.Allocation) { a.Reason = reason }); err != nil {
 			return err
 		}
-		if i.WholeNode {
+		if i.WholeNode || !t.reclaims.IsZero() {
 			if err := t.Work.QuarantineNode(ctx, i.Node, reason); err != nil {
 				return err
 			}

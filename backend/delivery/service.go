@@ -79,6 +79,8 @@ type turn struct {
 	instances []Instance
 	now       time.Time
 	changed   bool // there is news about the lease
+	// reclaims is the node whose slots are taken out of quarantine, long after the lease; zero on a lease's own way.
+	reclaims ids.Node
 }
 
 // within locks the lease and its allocations and runs fn on them, in one transaction. The lease must be in one of the states:

@@ -20,6 +20,18 @@ type task struct {
 	spec    func(ctx context.Context, i Instance) (any, error)
 	// holds says whether a success is the one that is wanted now; nil: any success since the hand-over is.
 	holds func(i Instance, o Operation) bool
+	// why says in words what a success lacks that does not hold; nil: nothing is known but that it does not.
+	why func(i Instance, o Operation) string
+}
+
+// trouble says in words why the instance's last operation is not the success that was wanted.
+func (k task) trouble(l loss) string {
+	if l.op.State == Succeeded && k.why != nil {
+		if why := k.why(l.Instance, l.op); why != "" {
+			return why
+		}
+	}
+	return l.op.trouble()
 }
 
 // survey is how far a step's set of nodes is.
@@ -72,7 +84,7 @@ func (t *turn) advance(ctx context.Context, k task, instances []Instance) (surve
 	}
 	limits := Limits{PickUpWithin: t.Policy.PickUpWithin, DoneWithin: t.Policy.PickUpWithin + k.within}
 	found.wakeAt(t.now.Add(limits.PickUpWithin + time.Second))
-	return found, t.Agents.Issue(ctx, Step{Lease: t.lease.ID, Kind: k.name, Attempt: lastAttempt(asked) + 1}, orders, limits)
+	return found, t.Agents.Issue(ctx, Step{Lease: t.lease.ID, Kind: k.name, Attempt: lastAttempt(asked) + 1, Node: t.reclaims}, orders, limits)
 }
 
 // judge files one instance by its operations in this step, oldest first, and returns true when it must be asked (again) now.

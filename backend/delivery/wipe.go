@@ -32,30 +32,34 @@ type WipeStatement struct {
 // quarantined. Both get a certificate that says so.
 func (s *Service) Wipe(ctx context.Context, id ids.Lease) (Progress, error) {
 	return s.releasing(ctx, id, "wipe", func(ctx context.Context, t *turn) (Progress, error) {
-		instances := t.in(lease.Cleaning)
-		found, progress, err := t.undo(ctx, t.wipeTask(), instances)
-		if err != nil {
-			return progress, err
-		}
-		for _, i := range instances {
-			if o, ok := found.done[i.ID]; ok {
-				if err := t.conclude(ctx, i, o); err != nil {
-					return Progress{}, err
-				}
-			}
-		}
-		for _, l := range found.lost {
-			if err := t.certify(ctx, l.Instance, l.op, protocol.WipeFailed, l.op.trouble()); err != nil {
-				return Progress{}, err
-			}
-		}
-		return progress, nil
+		return t.wipe(ctx, t.wipeTask("wipe"))
 	})
 }
 
-func (t *turn) wipeTask() task {
+func (t *turn) wipe(ctx context.Context, k task) (Progress, error) {
+	instances := t.in(lease.Cleaning)
+	found, progress, err := t.undo(ctx, k, instances)
+	if err != nil {
+		return progress, err
+	}
+	for _, i := range instances {
+		if o, ok := found.done[i.ID]; ok {
+			if err := t.conclude(ctx, i, o); err != nil {
+				return Progress{}, err
+			}
+		}
+	}
+	for _, l := range found.lost {
+		if err := t.certify(ctx, l.Instance, l.op, protocol.WipeFailed, l.op.trouble()); err != nil {
+			return Progress{}, err
+		}
+	}
+	return progress, nil
+}
+
+func (t *turn) wipeTask(name string) task {
 	return task{
-		name: "wipe", kind: protocol.Wipe, within: t.Policy.WipeWithin, undo: true,
+		name: name, kind: protocol.Wipe, within: t.Policy.WipeWithin, undo: true,
 		spec: func(context.Context, Instance) (any, error) {
 			return protocol.WipeSpec{LeaseID: t.lease.ID.String(), Nonce: ids.Make[ids.Wipe]().String()}, nil
 		},

@@ -89,6 +89,8 @@ type Step struct {
 	Fabric  ids.Fabric
 	Kind    string
 	Attempt int
+	// Node, when set, is the one whose own process waits for the step, and not its owner's: the lease is over.
+	Node ids.Node
 }
 
 // Work is one operation to be asked of the node's or the fabric's agent.

@@ -45,10 +45,10 @@ func (s *Service) Issue(ctx context.Context, step Step, work []Work) (ids.Step, 
 		if added == 0 {
 			return nil
 		}
-		if _, err := s.Operations.CountDown(ctx, id, orphans-added, orphans, now); err != nil || orphans == 0 {
+		if _, _, err := s.Operations.CountDown(ctx, id, orphans-added, orphans, now); err != nil || orphans == 0 {
 			return err
 		}
-		return s.nudge(ctx, step.Lease, step.Fabric, now)
+		return s.nudge(ctx, step.Lease, step.Fabric, step.Node, now)
 	})
 	if err != nil {
 		return ids.Step{}, fmt.Errorf("issue %s: %w", step.Kind, err)
@@ -249,7 +249,7 @@ func (s *Service) end(ctx context.Context, operations []Operation, how []Ended) 
 	}
 	for _, id := range stepsInOrder(counts) {
 		c := counts[id]
-		remaining, err := s.Operations.CountDown(ctx, id, c.done, c.failed, c.at)
+		remaining, node, err := s.Operations.CountDown(ctx, id, c.done, c.failed, c.at)
 		if err != nil {
 			return err
 		}
@@ -260,7 +260,7 @@ func (s *Service) end(ctx context.Context, operations []Operation, how []Ended) 
 		if !c.owner.Lease.IsZero() {
 			fabric = ids.Fabric{} // the step is the lease's, though a fabric's agent did the work
 		}
-		if err := s.nudge(ctx, c.owner.Lease, fabric, c.at); err != nil {
+		if err := s.nudge(ctx, c.owner.Lease, fabric, node, c.at); err != nil {
 			return err
 		}
 	}
@@ -276,8 +276,11 @@ func stepsInOrder[T any](counts map[ids.Step]T) []ids.Step {
 	return order
 }
 
-// nudge wakes the workflow of the step's owner.
-func (s *Service) nudge(ctx context.Context, lease ids.Lease, fabric ids.Fabric, at time.Time) error {
+// nudge wakes the workflow of whoever waits for the step.
+func (s *Service) nudge(ctx context.Context, lease ids.Lease, fabric ids.Fabric, node ids.Node, at time.Time) error {
+	if !node.IsZero() {
+		return s.Outbox.Put(ctx, outbox.NodeNudge, node.String(), nil, at)
+	}
 	if lease.IsZero() {
 		return s.Outbox.Put(ctx, outbox.FabricNudge, fabric.String(), nil, at)
 	}

@@ -94,8 +94,8 @@ type Operations interface {
 	// told of it when the transaction commits.
 	AddOperation(ctx context.Context, o Operation, key string) (bool, error)
 	// CountDown takes done operations from what remains of the step, of which some failed (both may be negative: work was added), and
-	// returns how many remain.
-	CountDown(ctx context.Context, id ids.Step, done, failed int, at time.Time) (int, error)
+	// returns how many remain, and the step's node.
+	CountDown(ctx context.Context, id ids.Step, done, failed int, at time.Time) (int, ids.Node, error)
 	// Waiting tells which of the agents have an operation that they could pick up.
 	Waiting(ctx context.Context, agents []ids.Agent, now time.Time) (map[ids.Agent]bool, error)
 	// OfAgent lists operations in those states that the agent may still pick up or finish, oldest first.

@@ -134,11 +134,23 @@ func (s *Service) edit(ctx context.Context, id ids.Node, version int64, change f
 }
 
 // SetState moves a node as an admin wishes. Verifying accepts a discovered machine, or tests one again, and may find it available
-// at once; retiring is refused while anything holds the node.
+// at once; slots that are quarantined are cleaned again first, by the node's own process. Retiring is refused while anything holds the
+// node; slots that are quarantined are given up with it, for which it needs a reason.
 //
-// It returns NotFound, Stale, Forbidden (a provider's step that is the operator's), Invalid (a quarantine without reason and exit)
-// and Conflict faults.
+// It returns NotFound, Stale, Forbidden (a provider's step that is the operator's), Invalid (a quarantine without reason and exit, a
+// retirement without the reason that it needs) and Conflict faults.
 func (s *Service) SetState(ctx context.Context, id ids.Node, version int64, m Move) (Detail, error) {
+	return within(ctx, s.tx, func(ctx context.Context) (Detail, error) {
+		if m.To == Retired && !m.ByProvider && s.scrap != nil { // leases' rows are locked before nodes', as everywhere
+			if err := s.scrap.WriteOff(ctx, id, m.Reason); err != nil {
+				return Detail{}, err
+			}
+		}
+		return s.setState(ctx, id, version, m)
+	})
+}
+
+func (s *Service) setState(ctx context.Context, id ids.Node, version int64, m Move) (Detail, error) {
 	return s.edit(ctx, id, version, func(ctx context.Context, n *Node) error {
 		if err := m.permit(n.State); err != nil {
 			return err
@@ -147,6 +159,9 @@ func (s *Service) SetState(ctx context.Context, id ids.Node, version int64, m Mo
 			if err := s.refuseWhileHeld(ctx, *n); err != nil {
 				return err
 			}
+		}
+		if err := s.minds(ctx, *n, m); err != nil {
+			return err
 		}
 		if n.State == Discovered && m.To == Verifying {
 			if err := accept(n); err != nil {

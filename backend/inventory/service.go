@@ -78,6 +78,10 @@ type Nodes interface {
 	// SettleChanges decides all pending changes of the node.
 	SettleChanges(ctx context.Context, id ids.Node, as ChangeState) error
 	Held(ctx context.Context, id ids.Node) ([]Held, error)
+	// Unclean lists what of the node is quarantined, or being cleaned though its lease is over.
+	Unclean(ctx context.Context, id ids.Node) ([]Held, error)
+	// Wake has the node's own process look at it once the transaction commits.
+	Wake(ctx context.Context, id ids.Node, at time.Time) error
 }
 
 // Service takes reports and answers what there is.
@@ -87,6 +91,7 @@ type Service struct {
 	topo   Topology
 	nodes  Nodes
 	clock  clock.Clock
+	scrap  WriteOffs
 }
 
 // New returns the inventory.
@@ -273,6 +278,13 @@ func (s *Service) objections(ctx context.Context, node Node) ([]string, error) {
 		if p.Bay != NoBay && p.Switch.IsZero() {
 			out = append(out, fmt.Sprintf("no fabric has reported port %s (%s)", p.GUID, p.Device))
 		}
+	}
+	unclean, err := s.nodes.Unclean(ctx, node.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range unclean {
+		out = append(out, h.words())
 	}
 	conditions, err := s.nodes.Conditions(ctx, node.ID)
 	if err != nil {

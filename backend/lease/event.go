@@ -33,6 +33,7 @@ const (
 	EventPartitionClear  EventType = "isolation.clear"             //
 	EventNodeWiped       EventType = "node.wiped"                  // {"allocation": …, "certificate": …}
 	EventNodeQuarantined EventType = "node.quarantined"            // {"allocation": …, "reason": …}
+	EventNodeWrittenOff  EventType = "node.written_off"            // {"allocation": …, "reason": …}: released without a wipe, its machine is retired
 	EventCharged         EventType = "billing.charged"             // {"amount_minor": …, "until": …}
 	EventClosed          EventType = "lease.closed"                // {"invoice": …}
 )

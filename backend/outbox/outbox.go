@@ -8,6 +8,7 @@ import "github.com/leasehold/leasehold/backend/ids"
 const (
 	LeaseNudge  = "lease.nudge"  // a lease's id: its workflow looks at the rows again, and is started if it must be
 	FabricNudge = "fabric.nudge" // a fabric's id: likewise its isolation workflow
+	NodeNudge   = "node.nudge"   // a node's id: likewise its own workflow
 	Notify      = "notify"       // an organization's id, or "operator": something that people are to be told
 )
 
@@ -16,7 +17,7 @@ const Channel = "outbox"
 
 // Awaited reports whether somebody waits for messages of the topic, so that they are worth an announcement. (Announcing every
 // message would serialize all commits.)
-func Awaited(topic string) bool { return topic == LeaseNudge || topic == FabricNudge }
+func Awaited(topic string) bool { return topic == LeaseNudge || topic == FabricNudge || topic == NodeNudge }
 
 // Message is one effect to deliver.
 type Message struct {

@@ -1,6 +1,6 @@
 // Package reconcile compares what the rows say with what runs, and repairs or quarantines what does not fit: every lease that is
 // under way has a live workflow, every live workflow has such a lease, nothing that was asked of an agent waits for ever, no fabric
-// is left with partitions half made, and no slot stays taken by a lease that is over. It is a plain loop outside the workflows, so that it works when they do not.
+// is left with partitions half made, no node waits in vain to be cleaned again, and no slot stays taken by a lease that is over. It is a plain loop outside the workflows, so that it works when they do not.
 package reconcile
 
 import (
@@ -38,6 +38,8 @@ type Rows interface {
 	Unsettled(ctx context.Context) ([]ids.Fabric, error)
 	// AuditsDue lists fabrics whose ports are to be read again, or that have drift to be repaired.
 	AuditsDue(ctx context.Context, now time.Time) ([]ids.Fabric, error)
+	// Reclaims lists nodes that are being verified and must be cleaned again first.
+	Reclaims(ctx context.Context) ([]ids.Node, error)
 }
 
 // Locker lets one of many work. It returns nil when somebody else does.
@@ -115,6 +117,7 @@ func (r *Reconciler) round(ctx context.Context, compared, forgot *time.Time) {
 		*compared = now
 		r.attempt(ctx, "compare leases with workflows", func() error { return r.Compare(ctx) })
 		r.attempt(ctx, "wake fabrics", func() error { return r.WakeFabrics(ctx) })
+		r.attempt(ctx, "wake nodes", func() error { return r.WakeNodes(ctx) })
 		r.attempt(ctx, "clean up after final leases", func() error { return r.CleanUp(ctx) })
 	}
 	if now.Sub(*forgot) >= forgetEvery {
@@ -203,6 +206,20 @@ func (r *Reconciler) WakeFabrics(ctx context.Context) error {
 		}
 		woken[fabric] = true
 		if err := relay.NudgeFabric(ctx, r.Temporal, r.TaskQueue, fabric); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WakeNodes nudges every node that is tested again while something on it is not clean, so that a lost workflow of one costs seconds.
+func (r *Reconciler) WakeNodes(ctx context.Context) error {
+	nodes, err := r.Rows.Reclaims(ctx)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		if err := relay.NudgeNode(ctx, r.Temporal, r.TaskQueue, node); err != nil {
 			return err
 		}
 	}

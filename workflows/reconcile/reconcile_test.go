@@ -17,6 +17,7 @@ import (
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/workflows/isolation"
 	"github.com/leasehold/leasehold/workflows/leasing"
+	"github.com/leasehold/leasehold/workflows/reclaim"
 	"github.com/leasehold/leasehold/workflows/reconcile"
 )
 
@@ -27,6 +28,7 @@ type world struct {
 	left      []ids.Lease
 	unsettled []ids.Fabric
 	due       []ids.Fabric
+	unclean   []ids.Node
 	running   []ids.Lease
 	nudged    map[string]int
 	cleaned   []ids.Lease
@@ -42,6 +44,8 @@ func (w *world) Left(context.Context) ([]ids.Lease, error)            { return w
 func (w *world) Unsettled(context.Context) ([]ids.Fabric, error) { return w.unsettled, nil }
 
 func (w *world) AuditsDue(context.Context, time.Time) ([]ids.Fabric, error) { return w.due, nil }
+
+func (w *world) Reclaims(context.Context) ([]ids.Node, error) { return w.unclean, nil }
 
 func (w *world) TryLock(context.Context, int64) (func(), error) {
 	w.mu.Lock()
@@ -132,6 +136,13 @@ func TestAFabricWithSomethingToDoIsWoken(t *testing.T) {
 	w := &world{unsettled: []ids.Fabric{both}, due: []ids.Fabric{audited, both}}
 	require.NoError(t, newReconciler(w).WakeFabrics(t.Context()))
 	require.Equal(t, map[string]int{isolation.WorkflowID(both): 1, isolation.WorkflowID(audited): 1}, w.nudged)
+}
+
+func TestANodeThatWaitsToBeCleanedAgainIsWoken(t *testing.T) {
+	t.Parallel()
+	w := &world{unclean: []ids.Node{ids.Make[ids.Node]()}}
+	require.NoError(t, newReconciler(w).WakeNodes(t.Context()))
+	require.Equal(t, map[string]int{reclaim.WorkflowID(w.unclean[0]): 1}, w.nudged)
 }
 
 func TestWhatFinalLeasesLeftBehindIsCleanedUp(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/leasehold/leasehold/backend/outbox"
 	"github.com/leasehold/leasehold/workflows/isolation"
 	"github.com/leasehold/leasehold/workflows/leasing"
+	"github.com/leasehold/leasehold/workflows/reclaim"
 )
 
 const (
@@ -91,7 +92,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // deliver empties the outbox of what is due now.
 func (r *Relay) deliver(ctx context.Context) error {
 	for {
-		messages, err := r.Outbox.Claim(ctx, []string{outbox.LeaseNudge, outbox.FabricNudge}, batch, r.Clock.Now(), claimFor)
+		messages, err := r.Outbox.Claim(ctx, []string{outbox.LeaseNudge, outbox.FabricNudge, outbox.NodeNudge}, batch, r.Clock.Now(), claimFor)
 		if err != nil || len(messages) == 0 {
 			return err
 		}
@@ -151,6 +152,12 @@ func (r *Relay) signal(ctx context.Context, t target) error {
 			return fmt.Errorf("read key: %w", err)
 		}
 		return NudgeFabric(ctx, r.Temporal, r.TaskQueue, fabric)
+	case outbox.NodeNudge:
+		node, err := ids.Read[ids.Node](t.key)
+		if err != nil {
+			return fmt.Errorf("read key: %w", err)
+		}
+		return NudgeNode(ctx, r.Temporal, r.TaskQueue, node)
 	default:
 		return fmt.Errorf("unknown topic %q", t.topic)
 	}
@@ -196,6 +203,16 @@ func NudgeFabric(ctx context.Context, to Signaller, queue string, fabric ids.Fab
 	_, err := to.SignalWithStartWorkflow(ctx, options.ID, isolation.NudgeSignal, nil, options, isolation.WorkflowType, isolation.Input{Fabric: fabric})
 	if err != nil {
 		return fmt.Errorf("nudge fabric: %w", err)
+	}
+	return nil
+}
+
+// NudgeNode likewise for a node's own workflow.
+func NudgeNode(ctx context.Context, to Signaller, queue string, node ids.Node) error {
+	options := startOptions(queue, reclaim.WorkflowID(node))
+	_, err := to.SignalWithStartWorkflow(ctx, options.ID, reclaim.NudgeSignal, nil, options, reclaim.WorkflowType, reclaim.Input{Node: node})
+	if err != nil {
+		return fmt.Errorf("nudge node: %w", err)
 	}
 	return nil
 }

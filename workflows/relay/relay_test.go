@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold/leasehold/backend/outbox"
 	"github.com/leasehold/leasehold/workflows/isolation"
 	"github.com/leasehold/leasehold/workflows/leasing"
+	"github.com/leasehold/leasehold/workflows/reclaim"
 	"github.com/leasehold/leasehold/workflows/relay"
 )
 
@@ -126,6 +127,10 @@ func TestANudgeReachesTheWorkflowThatWaits(t *testing.T) {
 	b.put(outbox.FabricNudge, fabric.String())
 	wake <- struct{}{}
 	require.Equal(t, isolation.WorkflowID(fabric)+" "+isolation.NudgeSignal, next(t, f))
+	node := ids.Make[ids.Node]()
+	b.put(outbox.NodeNudge, node.String())
+	wake <- struct{}{}
+	require.Equal(t, reclaim.WorkflowID(node)+" "+reclaim.NudgeSignal, next(t, f))
 	require.Eventually(t, func() bool { return b.left() == 0 }, 5*time.Second, time.Millisecond)
 }
 

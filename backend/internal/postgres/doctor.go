@@ -125,10 +125,10 @@ func isolationChecks() []check {
 			SELECT n.name AS what, 'available, with quarantined ' || a.id AS found
 			FROM node n JOIN allocation a ON a.node_id = n.id
 			WHERE n.state = 'available' AND a.state = 'quarantined' AND lower(a.slots) = 0 AND upper(a.slots) = n.slots`},
-		{7, "what a lease that is over had is released or quarantined", `
-			SELECT a.id || ' of ' || l.id AS what, 'the lease is ' || l.state || ', it is ' || a.state AS found
-			FROM allocation a JOIN lease l ON l.id = a.lease_id
-			WHERE l.state IN ('closed', 'cancelled') AND a.state NOT IN ('released', 'quarantined')`},
+		{7, "what a lease that is over had is released, quarantined, or cleaned again while its node is tested", `
+			SELECT a.id || ' of ' || l.id AS what, 'the lease is ' || l.state || ', it is ' || a.state || ' and its node ' || n.state AS found
+			FROM allocation a JOIN lease l ON l.id = a.lease_id JOIN node n ON n.id = a.node_id
+			WHERE l.state IN ('closed', 'cancelled') AND a.state NOT IN ('released', 'quarantined') AND NOT (a.state = 'cleaning' AND n.state = 'verifying')`},
 	}
 }
 

@@ -20,6 +20,7 @@ type stepRow struct {
 	ID         ids.Step `gorm:"primaryKey"`
 	LeaseID    ids.Lease
 	FabricID   ids.Fabric
+	NodeID     ids.Node
 	Kind       string
 	Attempt    int
 	Remaining  int
@@ -101,7 +102,7 @@ func toOperation(r operationRow) fleet.Operation {
 func (s *Fleet) OpenStep(ctx context.Context, step fleet.Step, at time.Time) (ids.Step, error) {
 	var found []ids.Step
 	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
-		row := stepRow{ID: ids.Make[ids.Step](), LeaseID: step.Lease, FabricID: step.Fabric, Kind: step.Kind, Attempt: step.Attempt, CreatedAt: at}
+		row := stepRow{ID: ids.Make[ids.Step](), LeaseID: step.Lease, FabricID: step.Fabric, NodeID: step.Node, Kind: step.Kind, Attempt: step.Attempt, CreatedAt: at}
 		if err := conn(ctx).Clauses(clause.OnConflict{DoNothing: true}).Create(&row).Error; err != nil {
 			return err
 		}
@@ -139,21 +140,24 @@ func (s *Fleet) AddOperation(ctx context.Context, o fleet.Operation, key string)
 }
 
 // CountDown implements fleet.Operations. The row's lock is what makes exactly one caller see 0.
-func (s *Fleet) CountDown(ctx context.Context, id ids.Step, done, failed int, at time.Time) (int, error) {
-	var remaining []int
+func (s *Fleet) CountDown(ctx context.Context, id ids.Step, done, failed int, at time.Time) (int, ids.Node, error) {
+	var left []struct {
+		Remaining int
+		NodeID    ids.Node
+	}
 	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
 		return conn(ctx).Raw(`
 			UPDATE step SET remaining = remaining - @done, failed = failed + @failed,
 				finished_at = CASE WHEN remaining = @done THEN CAST(@at AS timestamptz) END
-			WHERE id = @id RETURNING remaining`, map[string]any{"done": done, "failed": failed, "at": at, "id": id}).Scan(&remaining).Error
+			WHERE id = @id RETURNING remaining, node_id`, map[string]any{"done": done, "failed": failed, "at": at, "id": id}).Scan(&left).Error
 	})
 	if err != nil {
-		return 0, fmt.Errorf("count step down: %w", translate(err))
+		return 0, ids.Node{}, fmt.Errorf("count step down: %w", translate(err))
 	}
-	if len(remaining) != 1 {
-		return 0, fault.New(fault.NotFound, "step-not-found", "there is no such step")
+	if len(left) != 1 {
+		return 0, ids.Node{}, fault.New(fault.NotFound, "step-not-found", "there is no such step")
 	}
-	return remaining[0], nil
+	return left[0].Remaining, left[0].NodeID, nil
 }
 
 // Waiting implements fleet.Operations.

@@ -80,15 +80,16 @@ func (s *Inventory) ListNodes(ctx context.Context, f inventory.Filter) ([]invent
 	return out, nil
 }
 
+func toHeld(r allocationRow) inventory.Held {
+	return inventory.Held{
+		ID: r.ID, Purpose: r.Purpose, Lease: r.LeaseID, State: lease.AllocationState(r.State), Reason: r.Reason, Slots: lease.Slots(r.Slots),
+		Occupied: lease.Window(r.Occupied),
+	}
+}
+
 // Held implements inventory.Nodes: whatever has not been released, also what lies in the future.
 func (s *Inventory) Held(ctx context.Context, id ids.Node) ([]inventory.Held, error) {
-	convert := func(r allocationRow) inventory.Held {
-		return inventory.Held{
-			ID: r.ID, Purpose: r.Purpose, Lease: r.LeaseID, State: lease.AllocationState(r.State), Reason: r.Reason, Slots: lease.Slots(r.Slots),
-			Occupied: lease.Window(r.Occupied),
-		}
-	}
-	return listed(ctx, s.db, convert, func(db *gorm.DB) *gorm.DB {
+	return listed(ctx, s.db, toHeld, func(db *gorm.DB) *gorm.DB {
 		return db.Where("node_id = ? AND released_at IS NULL", id).Order("lower(occupied), slots")
 	})
 }

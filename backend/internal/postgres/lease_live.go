@@ -35,11 +35,13 @@ func (w *LeaseWork) Live(ctx context.Context, now time.Time) ([]ids.Lease, error
 	return live, err
 }
 
-// Left lists final leases that still have slots which are neither released nor quarantined.
+// Left lists final leases that still have slots which are neither released nor quarantined, nor being cleaned again by the process of
+// their node.
 func (w *LeaseWork) Left(ctx context.Context) ([]ids.Lease, error) {
 	return w.leases(ctx, `
-		SELECT DISTINCT l.id FROM lease l JOIN allocation a ON a.lease_id = l.id
-		WHERE l.state IN ('closed', 'cancelled') AND a.released_at IS NULL AND a.state <> 'quarantined' ORDER BY l.id`)
+		SELECT DISTINCT l.id FROM lease l JOIN allocation a ON a.lease_id = l.id JOIN node n ON n.id = a.node_id
+		WHERE l.state IN ('closed', 'cancelled') AND a.released_at IS NULL AND a.state <> 'quarantined'
+		  AND NOT (a.state = 'cleaning' AND n.state = 'verifying') ORDER BY l.id`)
 }
 
 // Unsettled lists fabrics with partitions that are on their way: to be made, to be emptied, or to be free again.

@@ -26,12 +26,13 @@ type instanceRow struct {
 	MIGProfile string             `gorm:"column:mig_profile"`
 	Ports      document[[]protocol.GUID]
 	WholeNode  bool
+	Retested   bool
 }
 
 func toInstance(r instanceRow) delivery.Instance {
 	return delivery.Instance{
 		Allocation: toAllocation(r.Allocation), NodeName: r.NodeName, Mode: r.Mode, GPUUUIDs: r.GPUUUIDs.Of, MIGProfile: r.MIGProfile,
-		Ports: r.Ports.Of, WholeNode: r.WholeNode,
+		Ports: r.Ports.Of, WholeNode: r.WholeNode, Retested: r.Retested,
 	}
 }
 
@@ -40,7 +41,7 @@ func toInstance(r instanceRow) delivery.Instance {
 func (w *LeaseWork) Instances(ctx context.Context, id ids.Lease) ([]delivery.Instance, error) {
 	var rows []instanceRow
 	err := conn(ctx).Raw(`
-		SELECT a.*, n.name AS node_name, n.mode, t.mig_profile, lower(a.slots) = 0 AND upper(a.slots) = n.slots AS whole_node,
+		SELECT a.*, n.name AS node_name, n.mode, t.mig_profile, lower(a.slots) = 0 AND upper(a.slots) = n.slots AS whole_node, n.state = 'verifying' AS retested,
 		       (SELECT coalesce(jsonb_agg(g.uuid ORDER BY g.bay), '[]') FROM gpu g
 		        WHERE g.node_id = a.node_id AND g.bay >= lower(a.slots) / 8 AND g.bay < (upper(a.slots) + 7) / 8) AS gpu_uuids,
 		       (SELECT coalesce(jsonb_agg(p.guid ORDER BY p.rail, p.guid), '[]') FROM hca_port p
