@@ -10,6 +10,12 @@ import (
 // maxPathSubjects bounds how many ports paths are asked for in one observation: the tables are the proof, paths a cross-check.
 const maxPathSubjects = 8
 
+// PathAsker is a driver that may not always be told of other ports' paths. A manager tells nobody of paths between ports that the asker itself
+// cannot reach: after a fail-over a driver beside the manager that was is a stranger like any other.
+type PathAsker interface {
+	MayAskPaths(ctx context.Context) bool
+}
+
 // checkPaths asks the manager for paths that must not be there, and for one that must, so that a query which finds nothing for
 // another reason cannot pass as isolation. One port per partition is asked for, and ports that have just left one.
 func (c HandlerConfig) checkPaths(ctx context.Context, before, after Desired, links []protocol.LinkState) []protocol.PathCheck {
@@ -17,6 +23,9 @@ func (c HandlerConfig) checkPaths(ctx context.Context, before, after Desired, li
 	controller, err := c.Driver.Controller(ctx)
 	if err != nil || controller.SMGUID == 0 {
 		return checks
+	}
+	if asker, picky := c.Driver.(PathAsker); picky && !asker.MayAskPaths(ctx) {
+		return checks // whatever it were told would say nothing
 	}
 	silent := false // a manager that did not say once is not waited for at every question
 	ask := func(from, to protocol.GUID, want protocol.Verdict) {
@@ -28,6 +37,7 @@ func (c HandlerConfig) checkPaths(ctx context.Context, before, after Desired, li
 		checks = append(checks, check)
 	}
 	picker := newPathPicker(before, after, links)
+	picker.leaveOut(controller.SMGUID)
 	for _, subject := range picker.subjects() {
 		ask(subject, picker.friend(subject, controller.SMGUID), protocol.True)
 		if stranger, ok := picker.stranger(subject); ok {
@@ -55,6 +65,11 @@ func newPathPicker(before, after Desired, links []protocol.LinkState) pathPicker
 		p.tenants = append(p.tenants, partition.Members...)
 	}
 	return p
+}
+
+// leaveOut takes out a port that everybody reaches: the manager's, which is among the ports when a standby has taken over.
+func (p *pathPicker) leaveOut(manager protocol.GUID) {
+	p.answering = slices.DeleteFunc(p.answering, func(port protocol.GUID) bool { return port == manager })
 }
 
 // subjects are, of the ports that answer, one per partition and then ports without one.

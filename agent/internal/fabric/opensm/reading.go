@@ -181,6 +181,14 @@ func (d *Driver) HasPath(ctx context.Context, from, to protocol.GUID) protocol.V
 	}
 }
 
+// MayAskPaths implements fabric.PathAsker: while the local port is a full member of the default partition, as the ruling manager's is.
+func (d *Driver) MayAskPaths(ctx context.Context) bool {
+	d.mu.Lock()
+	local := d.subnet.Local
+	d.mu.Unlock()
+	return slices.Contains(d.readLink(ctx, local).HCA.Keys, protocol.DefaultFull)
+}
+
 // managerLID asks the local port where the manager is: it moves when a standby takes over.
 func (d *Driver) managerLID(ctx context.Context) (int, error) {
 	info, err := d.config.Client.PortInfo(ctx, nil, 0)
@@ -210,11 +218,17 @@ func (d *Driver) Topology(ctx context.Context) (protocol.Topology, error) {
 	return t, nil
 }
 
-// Controller implements fabric.Driver.
-func (d *Driver) Controller(context.Context) (protocol.Controller, error) {
+// Controller implements fabric.Driver. The manager that rules may be a standby on another host by now; where it cannot be told, it is taken
+// to be the one beside us.
+func (d *Driver) Controller(ctx context.Context) (protocol.Controller, error) {
+	lid, err := d.managerLID(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return protocol.Controller{
-		Driver: "opensm", Version: d.config.Version, SMGUID: d.subnet.Local, MaxPKeysPerPort: MaxPKeysPerPort,
-	}, nil
+	c := protocol.Controller{Driver: "opensm", Version: d.config.Version, SMGUID: d.subnet.Local, MaxPKeysPerPort: MaxPKeysPerPort}
+	for guid, place := range d.subnet.Places {
+		if err == nil && place.LID == lid {
+			c.SMGUID = guid
+		}
+	}
+	return c, nil
 }

@@ -192,3 +192,30 @@ func TestATableThatAnSMPOverwroteIsFoundByTheAuditAndRepaired(t *testing.T) {
 	require.Equal(t, s.ports[2:3], seen.Repaired)
 	require.True(t, s.audit(ctx, t).Converged)
 }
+
+func TestAfterAFailOverTheNewManagerIsKnownAndNoPathIsAskedForThatItWouldNotTell(t *testing.T) {
+	t.Parallel()
+	ctx, s, b := newPair(t, 4)
+	standbyPort := s.ports[3]
+	for _, driver := range []fabric.Driver{s.Driver, b.Driver} {
+		_, err := driver.Apply(ctx, set(tenant(5, "lease-a", s.ports[0])), 1)
+		require.NoError(t, err)
+	}
+	controller, err := s.Controller(ctx)
+	require.NoError(t, err)
+	require.Equal(t, s.Subnet.ManagerPort(), controller.SMGUID)
+	require.NotEmpty(t, s.audit(ctx, t).Checks)
+	s.failOver(ctx, t, b, s.ports[1])
+	require.Eventually(t, func() bool {
+		controller, err = s.Controller(ctx)
+		return err == nil && controller.SMGUID == standbyPort
+	}, 30*time.Second, 10*time.Millisecond)
+	var seen protocol.FabricObservation
+	require.Eventually(t, func() bool {
+		seen = s.audit(ctx, t)
+		return slices.Contains(linkOf(seen, standbyPort).HCA.Keys, protocol.DefaultFull) && !s.MayAskPaths(ctx)
+	}, 30*time.Second, 50*time.Millisecond, "the new manager is a full member of the default partition: its port is named to audits")
+	seen = s.audit(ctx, t)
+	require.Empty(t, seen.Checks, "it would say of every pair that there is no path, which would pass for isolation")
+	require.Equal(t, []protocol.PKey{0x8005, 0x7fff}, linkOf(seen, s.ports[0]).HCA.Keys, "the tables are the proof")
+}
