@@ -1180,6 +1180,8 @@ type FabricIsolation struct {
 
 	// Barred Why no new lease is placed on the fabric
 	Barred           *string  `json:"barred,omitempty"`
+	ManagedHigh      string   `json:"managed_high"`
+	ManagedLow       string   `json:"managed_low"`
 	ManagerPortGuids []string `json:"manager_port_guids"`
 
 	// Open Why no lease is handed over on the fabric
@@ -1743,6 +1745,12 @@ type OrganizationList struct {
 	Items []Organization `json:"items"`
 }
 
+// PKeyRange defines model for PKeyRange.
+type PKeyRange struct {
+	High string `json:"high"`
+	Low  string `json:"low"`
+}
+
 // PortDifference defines model for PortDifference.
 type PortDifference struct {
 	After  SwitchPort  `json:"after"`
@@ -2296,6 +2304,12 @@ type AdminDismissDriftParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
+// AdminSetPKeyRangeParams defines parameters for AdminSetPKeyRange.
+type AdminSetPKeyRangeParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // AdminNameManagersParams defines parameters for AdminNameManagers.
 type AdminNameManagersParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
@@ -2586,6 +2600,9 @@ type AdminCreateEnrollmentTokenJSONRequestBody = EnrollmentTokenCreate
 // AdminDismissDriftJSONRequestBody defines body for AdminDismissDrift for application/json ContentType.
 type AdminDismissDriftJSONRequestBody = DriftDismissal
 
+// AdminSetPKeyRangeJSONRequestBody defines body for AdminSetPKeyRange for application/json ContentType.
+type AdminSetPKeyRangeJSONRequestBody = PKeyRange
+
 // AdminNameManagersJSONRequestBody defines body for AdminNameManagers for application/json ContentType.
 type AdminNameManagersJSONRequestBody = ManagerPorts
 
@@ -2804,6 +2821,26 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
 	AdminDismissDrift(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminSetPKeyRangeWithBody Say which PKeys of a fabric leases get
+	//
+	// What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+	// site that has partitions of its own sets this before its first lease.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/managed-pkeys (the `AdminSetPKeyRange` operationId).
+	AdminSetPKeyRangeWithBody(ctx context.Context, fabricID FabricID, params *AdminSetPKeyRangeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdminSetPKeyRange Say which PKeys of a fabric leases get
+	//
+	// What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+	// site that has partitions of its own sets this before its first lease.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/managed-pkeys (the `AdminSetPKeyRange` operationId).
+	AdminSetPKeyRange(ctx context.Context, fabricID FabricID, params *AdminSetPKeyRangeParams, body AdminSetPKeyRangeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// AdminNameManagersWithBody Say on which ports a fabric's subnet managers run, standbys included
 	//
@@ -3548,6 +3585,46 @@ func (c *Client) AdminDismissDriftWithBody(ctx context.Context, fabricID FabricI
 // Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
 func (c *Client) AdminDismissDrift(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAdminDismissDriftRequest(c.Server, fabricID, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminSetPKeyRangeWithBody Say which PKeys of a fabric leases get
+//
+// What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+// site that has partitions of its own sets this before its first lease.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/managed-pkeys (the `AdminSetPKeyRange` operationId).
+func (c *Client) AdminSetPKeyRangeWithBody(ctx context.Context, fabricID FabricID, params *AdminSetPKeyRangeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminSetPKeyRangeRequestWithBody(c.Server, fabricID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdminSetPKeyRange Say which PKeys of a fabric leases get
+//
+// What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+// site that has partitions of its own sets this before its first lease.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/managed-pkeys (the `AdminSetPKeyRange` operationId).
+func (c *Client) AdminSetPKeyRange(ctx context.Context, fabricID FabricID, params *AdminSetPKeyRangeParams, body AdminSetPKeyRangeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdminSetPKeyRangeRequest(c.Server, fabricID, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -5194,6 +5271,66 @@ func NewAdminDismissDriftRequestWithBody(server string, fabricID FabricID, param
 	}
 
 	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/drift-dismissals", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewAdminSetPKeyRangeRequest calls the generic AdminSetPKeyRange builder with application/json body
+func NewAdminSetPKeyRangeRequest(server string, fabricID FabricID, params *AdminSetPKeyRangeParams, body AdminSetPKeyRangeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdminSetPKeyRangeRequestWithBody(server, fabricID, params, "application/json", bodyReader)
+}
+
+// NewAdminSetPKeyRangeRequestWithBody constructs an http.Request for the AdminSetPKeyRange method, with any body, and a specified content type
+func NewAdminSetPKeyRangeRequestWithBody(server string, fabricID FabricID, params *AdminSetPKeyRangeParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "fabric_id", fabricID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/fabrics/%s/managed-pkeys", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -8565,6 +8702,26 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/drift-dismissals (the `AdminDismissDrift` operationId).
 	AdminDismissDriftWithResponse(ctx context.Context, fabricID FabricID, params *AdminDismissDriftParams, body AdminDismissDriftJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminDismissDriftResponse, error)
 
+	// AdminSetPKeyRangeWithBodyWithResponse Say which PKeys of a fabric leases get
+	//
+	// What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+	// site that has partitions of its own sets this before its first lease.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/managed-pkeys (the `AdminSetPKeyRange` operationId).
+	AdminSetPKeyRangeWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminSetPKeyRangeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminSetPKeyRangeResponse, error)
+
+	// AdminSetPKeyRangeWithResponse Say which PKeys of a fabric leases get
+	//
+	// What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+	// site that has partitions of its own sets this before its first lease.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/fabrics/{fabric_id}/managed-pkeys (the `AdminSetPKeyRange` operationId).
+	AdminSetPKeyRangeWithResponse(ctx context.Context, fabricID FabricID, params *AdminSetPKeyRangeParams, body AdminSetPKeyRangeJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminSetPKeyRangeResponse, error)
+
 	// AdminNameManagersWithBodyWithResponse Say on which ports a fabric's subnet managers run, standbys included
 	//
 	// The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
@@ -9738,6 +9895,54 @@ func (r AdminDismissDriftResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AdminDismissDriftResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdminSetPKeyRangeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FabricIsolation
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdminSetPKeyRangeResponse) GetJSON200() *FabricIsolation {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdminSetPKeyRangeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdminSetPKeyRangeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdminSetPKeyRangeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdminSetPKeyRangeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdminSetPKeyRangeResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -12726,6 +12931,38 @@ func (c *ClientWithResponses) AdminDismissDriftWithResponse(ctx context.Context,
 	return ParseAdminDismissDriftResponse(rsp)
 }
 
+// AdminSetPKeyRangeWithBodyWithResponse Say which PKeys of a fabric leases get
+//
+// What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+// site that has partitions of its own sets this before its first lease.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/managed-pkeys (the `AdminSetPKeyRange` operationId).
+func (c *ClientWithResponses) AdminSetPKeyRangeWithBodyWithResponse(ctx context.Context, fabricID FabricID, params *AdminSetPKeyRangeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdminSetPKeyRangeResponse, error) {
+	rsp, err := c.AdminSetPKeyRangeWithBody(ctx, fabricID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminSetPKeyRangeResponse(rsp)
+}
+
+// AdminSetPKeyRangeWithResponse Say which PKeys of a fabric leases get
+//
+// What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+// site that has partitions of its own sets this before its first lease.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/fabrics/{fabric_id}/managed-pkeys (the `AdminSetPKeyRange` operationId).
+func (c *ClientWithResponses) AdminSetPKeyRangeWithResponse(ctx context.Context, fabricID FabricID, params *AdminSetPKeyRangeParams, body AdminSetPKeyRangeJSONRequestBody, reqEditors ...RequestEditorFn) (*AdminSetPKeyRangeResponse, error) {
+	rsp, err := c.AdminSetPKeyRange(ctx, fabricID, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdminSetPKeyRangeResponse(rsp)
+}
+
 // AdminNameManagersWithBodyWithResponse Say on which ports a fabric's subnet managers run, standbys included
 //
 // The one that rules is a full member of the default partition; any other port that is keeps leases from being handed over. The list replaces the
@@ -14138,6 +14375,39 @@ func ParseAdminDismissDriftResponse(rsp *http.Response) (*AdminDismissDriftRespo
 	}
 
 	response := &AdminDismissDriftResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FabricIsolation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdminSetPKeyRangeResponse parses an HTTP response from a AdminSetPKeyRangeWithResponse call
+func ParseAdminSetPKeyRangeResponse(rsp *http.Response) (*AdminSetPKeyRangeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdminSetPKeyRangeResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}

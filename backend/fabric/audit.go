@@ -155,6 +155,43 @@ func (s *Service) Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PK
 	return nil
 }
 
+// Range makes the keys from low to high ours on the fabric: leases get them, and what stands in the manager's configuration under such a key
+// and is not a lease's is removed. Everything else is foreign. A site that has partitions of its own sets it before its first lease.
+//
+// It returns a NotFound fault, an Invalid fault, code "managed-range", and a Conflict fault, code "pkey-in-use", when a lease has a key outside.
+func (s *Service) Range(ctx context.Context, id ids.Fabric, low, high protocol.PKey) error {
+	if low < protocol.FirstPartitionID || high > protocol.LastPartitionID || low > high {
+		return fault.New(fault.Invalid, "managed-range", "%s to %s is not a range within %s to %s", low, high, protocol.FirstPartitionID, protocol.LastPartitionID)
+	}
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		subnet, err := s.Partitions.SubnetForUpdate(ctx, id)
+		if err != nil || subnet.Low == low && subnet.High == high {
+			return err
+		}
+		live, err := s.Partitions.Live(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, p := range live {
+			if p.PKey < low || p.PKey > high {
+				return fault.New(fault.Conflict, "pkey-in-use", "a lease's partition has %s, or had it lately", p.PKey)
+			}
+		}
+		if err := s.Partitions.Range(ctx, id, low, high); err != nil {
+			return err
+		}
+		before := map[string]any{"low": subnet.Low, "high": subnet.High}
+		if err := s.Audit.Record(ctx, "fabric.range_set", id.String(), before, map[string]any{"low": low, "high": high}); err != nil {
+			return err
+		}
+		return s.changed(ctx, id)
+	})
+	if err != nil {
+		return fmt.Errorf("set managed range: %w", err)
+	}
+	return nil
+}
+
 // maxManagers is more than any fabric has.
 const maxManagers = 16
 

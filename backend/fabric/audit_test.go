@@ -494,3 +494,28 @@ func TestAManagersPortMayBeAFullMemberAndNoOther(t *testing.T) {
 	w.subnet.of(standby).hca = []protocol.PKey{0xffff, 0x8001}
 	require.Equal(t, fabric.AuditDeviating, w.audit().Verdict, "a tenant's key is as wrong there as anywhere")
 }
+
+func TestTheManagedRangeIsAnAdminsToSet(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	require.NoError(t, w.fabric.Range(t.Context(), w.Fabric, 0x0100, 0x01ff))
+	require.NoError(t, w.fabric.Range(t.Context(), w.Fabric, 0x0100, 0x01ff))
+	require.Equal(t, 1, w.count("SELECT count(*) FROM audit_event WHERE action = 'fabric.range_set'"))
+	id := w.lease(w.nodes[0])
+	w.join(id)
+	require.EqualValues(t, 0x0100, w.pkey(id))
+	require.Contains(t, string(w.sweep().Spec), `"managed_low": "0x0100"`)
+	w.subnet.of(w.nodes[1].port).hca = []protocol.PKey{0x7fff, 0x8001}
+	audit := w.audit()
+	require.Equal(t, fabric.AuditClean, audit.Verdict)
+	require.Equal(t, []protocol.PKey{1}, audit.Foreign)
+
+	require.Equal(t, "pkey-in-use", fault.CodeOf(w.fabric.Range(t.Context(), w.Fabric, 0x0101, 0x01ff)))
+	require.NoError(t, w.fabric.Range(t.Context(), w.Fabric, 0x0100, 0x0100))
+	for _, bad := range [][2]protocol.PKey{{0, 5}, {6, 5}, {1, 0x7fff}, {0x8001, 0x8002}} {
+		require.Equal(t, "managed-range", fault.CodeOf(w.fabric.Range(t.Context(), w.Fabric, bad[0], bad[1])), bad)
+	}
+	other := w.lease(w.nodes[1])
+	w.join(other)
+	require.Contains(t, w.words(other), "all keys of the fabric are in use or at rest")
+}

@@ -363,7 +363,7 @@ func (s *Service) standing(ctx context.Context, p Partition) (Status, string, er
 	}
 	open := openness(drift)
 	switch {
-	case p.State == Verified && open != "":
+	case open != "" && (p.State == Verified || p.Reason == ""):
 		return Broken, open, nil
 	case p.State == Verified:
 		return Isolated, "", nil

@@ -85,6 +85,8 @@ type Watch interface {
 	NotePosture(ctx context.Context, id ids.Fabric, posture []protocol.PostureCheck) error
 	// Reserve replaces the fabric's reserved keys.
 	Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PKey) error
+	// Range sets the first and the last key that are ours.
+	Range(ctx context.Context, id ids.Fabric, low, high protocol.PKey) error
 	// Manage replaces the ports of the fabric's managers.
 	Manage(ctx context.Context, id ids.Fabric, ports []protocol.GUID) error
 	// DueAudit says when the next audit is due, and who has asked for it; "": nobody.

@@ -71,9 +71,10 @@ func (s *Service) Override(ctx context.Context, id ids.Fabric, reason string) er
 
 // Outlook is how a fabric stands as a whole.
 type Outlook struct {
-	Override   string // why its posture is let pass; "": it is not
-	Barred     string // why no new lease is placed there; "": one may be
-	Open       string // why no lease is handed over there; "": one may be
+	Override   string        // why its posture is let pass; "": it is not
+	Barred     string        // why no new lease is placed there; "": one may be
+	Open       string        // why no lease is handed over there; "": one may be
+	Low, High  protocol.PKey // the keys that are ours, less the reserved ones
 	Reserved   []protocol.PKey
 	Managers   []protocol.GUID // ports of its managers' hosts
 	AuditDueAt time.Time       // zero: it was never audited
@@ -94,7 +95,8 @@ func (s *Service) Outlook(ctx context.Context, id ids.Fabric) (Outlook, error) {
 			return err
 		}
 		o = Outlook{Override: subnet.Override, Barred: subnet.barred(), Open: openness(drift), Reserved: nonNil(subnet.Reserved), AuditDueAt: subnet.AuditDueAt,
-			Managers: nonNil(subnet.Managers)}
+			Managers: nonNil(subnet.Managers), Low: subnet.Low, High: subnet.High,
+		}
 		return nil
 	})
 	if err != nil {

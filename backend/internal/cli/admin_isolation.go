@@ -16,7 +16,7 @@ import (
 
 func adminFabricCommand(o *options) *cobra.Command {
 	command := &cobra.Command{Use: "fabric", Short: "Look after the subnets that keep tenants apart"}
-	command.AddCommand(fabricAuditCommand(o), fabricDriftCommand(o), fabricDismissCommand(o), fabricPostureCommand(o), fabricReserveCommand(o), fabricManagersCommand(o),
+	command.AddCommand(fabricAuditCommand(o), fabricDriftCommand(o), fabricDismissCommand(o), fabricPostureCommand(o), fabricReserveCommand(o), fabricManagersCommand(o), fabricRangeCommand(o),
 		fabricListCommand(o), fabricTopologyCommand(o), fabricImportCommand(o))
 	return command
 }
@@ -308,6 +308,38 @@ func fabricManagersCommand(o *options) *cobra.Command {
 	command.Flags().StringSliceVar(&ports, "ports", nil, "the whole list, by GUID; an empty one ends it")
 	if err := command.MarkFlagRequired("ports"); err != nil {
 		panic(err) // the flag is defined right above
+	}
+	return command
+}
+
+func fabricRangeCommand(o *options) *cobra.Command {
+	var wanted client.PKeyRange
+	command := &cobra.Command{
+		Use:   "range FABRIC",
+		Short: "Say which PKeys of a fabric leases get; all others are foreign, reported and never touched",
+		Args:  cobra.ExactArgs(1),
+		RunE: o.connected(func(ctx context.Context, c *connection, p printer, args []string) error {
+			id, err := fabricID(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			answer, err := c.AdminSetPKeyRangeWithResponse(ctx, id, &client.AdminSetPKeyRangeParams{IdempotencyKey: fresh()}, wanted)
+			if err != nil {
+				return unreachable(c.server, err)
+			}
+			isolation, err := take(answer.JSON200, answer.ApplicationProblemJSONDefault, answer.HTTPResponse)
+			if err != nil {
+				return err
+			}
+			return p.show(isolation, func(w io.Writer) { row(w, "leases get:", isolation.ManagedLow+" to "+isolation.ManagedHigh) })
+		}),
+	}
+	command.Flags().StringVar(&wanted.Low, "low", "", "the first, e.g. 0x0100")
+	command.Flags().StringVar(&wanted.High, "high", "", "the last, e.g. 0x01ff")
+	for _, name := range []string{"low", "high"} {
+		if err := command.MarkFlagRequired(name); err != nil {
+			panic(err) // the flag is defined right above
+		}
 	}
 	return command
 }

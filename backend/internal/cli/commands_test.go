@@ -57,7 +57,7 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		{`GET /v1/admin/fabrics`, 200, `{"items": [{"id": "fabric_1", "name": "ib0", "site": "fra1"}]}`},
 		{`POST /v1/admin/fabrics/fabric_1/audits`, 202, `{"asked_at": "2026-03-01T12:00:00Z"}`},
 		{`GET /v1/admin/fabrics/fabric_1/audits`, 200, `{"items": [{"id": "op_1", "asked_at": "2026-03-01T12:00:01Z", "verdict": "clean"}]}`},
-		{`POST /v1/admin/fabrics/fabric_1/(posture-override|reserved-pkeys|drift-dismissals|manager-ports)`, 200, `{}`},
+		{`POST /v1/admin/fabrics/fabric_1/(posture-override|reserved-pkeys|drift-dismissals|manager-ports|managed-pkeys)`, 200, `{}`},
 		{`DELETE .*`, 204, ``},
 		{`GET /\.well-known/attestation-keys\.json`, 200, `{"keys": []}`},
 		{`GET .*`, 200, `{}`},
@@ -133,6 +133,7 @@ func goodLines(t *testing.T) map[string]string {
 		"admin node show": "gpu-1", "admin node move": "fra1/gpu-1 maintenance --reason fan",
 		"admin fabric audit": "ib0", "admin fabric drift": "fra1/ib0", "admin fabric posture": "ib0 --override lab", "admin fabric reserve": "fabric_1 --pkeys 0x0010",
 		"admin fabric managers": "ib0 --ports 0x0000000000000009",
+		"admin fabric range": "ib0 --low 0x0100 --high 0x01ff",
 		"admin fabric dismiss": "ib0 0x0000000000000007 --reason unplugged",
 	}
 }

@@ -20,6 +20,7 @@ type Fabrics interface {
 	Override(ctx context.Context, id ids.Fabric, reason string) error
 	Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PKey) error
 	Manage(ctx context.Context, id ids.Fabric, ports []protocol.GUID) error
+	Range(ctx context.Context, id ids.Fabric, low, high protocol.PKey) error
 }
 
 // auditsShown is how many audits the list has.
@@ -111,6 +112,26 @@ func (a Admin) AdminReservePKeys(ctx context.Context, r api.AdminReservePKeysReq
 	return api.AdminReservePKeys200JSONResponse(newFabricIsolationView(outlook)), nil
 }
 
+// AdminSetPKeyRange says which keys are ours.
+func (a Admin) AdminSetPKeyRange(ctx context.Context, r api.AdminSetPKeyRangeRequestObject) (api.AdminSetPKeyRangeResponseObject, error) {
+	id, err := idFromPath[ids.Fabric](r.FabricID)
+	if err != nil {
+		return nil, err
+	}
+	var low, high protocol.PKey
+	if low.UnmarshalText([]byte(r.Body.Low)) != nil || high.UnmarshalText([]byte(r.Body.High)) != nil {
+		return nil, fault.New(fault.Invalid, "managed-range", "%q to %q is not a range of partition keys", r.Body.Low, r.Body.High)
+	}
+	if err := a.Fabrics.Range(ctx, id, low, high); err != nil {
+		return nil, err
+	}
+	outlook, err := a.Fabrics.Outlook(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return api.AdminSetPKeyRange200JSONResponse(newFabricIsolationView(outlook)), nil
+}
+
 // AdminNameManagers says where managers run.
 func (a Admin) AdminNameManagers(ctx context.Context, r api.AdminNameManagersRequestObject) (api.AdminNameManagersResponseObject, error) {
 	id, err := idFromPath[ids.Fabric](r.FabricID)
@@ -136,7 +157,7 @@ func (a Admin) AdminNameManagers(ctx context.Context, r api.AdminNameManagersReq
 func newFabricIsolationView(o fabric.Outlook) api.FabricIsolation {
 	return api.FabricIsolation{
 		PostureOverride: orNil(o.Override), Barred: orNil(o.Barred), Open: orNil(o.Open), ReservedPkeys: each(o.Reserved, protocol.PKey.String),
-		AuditDueAt: orNil(o.AuditDueAt), ManagerPortGuids: each(o.Managers, protocol.GUID.String),
+		ManagedLow: o.Low.String(), ManagedHigh: o.High.String(), AuditDueAt: orNil(o.AuditDueAt), ManagerPortGuids: each(o.Managers, protocol.GUID.String),
 	}
 }
 

@@ -78,6 +78,10 @@ func TestTheOperatorAuditsAFabricAndDecidesAboutItsPostureAndKeys(t *testing.T) 
 	require.Equal(t, http.StatusOK, named.status, named.text())
 	require.Contains(t, named.text(), `"manager_port_guids":["0x0000000000000009"]`)
 
+	ranged := o.do(http.MethodPost, path+"/managed-pkeys", map[string]any{"low": "0x0100", "high": "0x01ff"})
+	require.Equal(t, "0x0100 0x01ff", ranged.member("managed_low")+" "+ranged.member("managed_high"), ranged.text())
+	requireProblem(t, o.do(http.MethodPost, path+"/managed-pkeys", map[string]any{"low": "0x0100", "high": "0x7fff"}), http.StatusUnprocessableEntity, "managed-range")
+
 	var actions []string
 	rows, err := w.database.Pool(t).Query(t.Context(), "SELECT action || ' ' || (actor LIKE 'user_%')::text FROM audit_event WHERE action LIKE 'fabric.%' ORDER BY at, id")
 	require.NoError(t, err)
@@ -87,6 +91,6 @@ func TestTheOperatorAuditsAFabricAndDecidesAboutItsPostureAndKeys(t *testing.T) 
 		actions = append(actions, action)
 	}
 	require.NoError(t, rows.Err())
-	require.Equal(t, []string{"fabric.audit_asked true", "fabric.drift_dismissed true", "fabric.posture_overridden true", "fabric.posture_overridden true", "fabric.pkeys_reserved true", "fabric.managers_named true"}, actions)
+	require.Equal(t, []string{"fabric.audit_asked true", "fabric.drift_dismissed true", "fabric.posture_overridden true", "fabric.posture_overridden true", "fabric.pkeys_reserved true", "fabric.managers_named true", "fabric.range_set true"}, actions)
 	requireProblem(t, w.logIn(ada).do(http.MethodPost, path+"/audits", nil), http.StatusForbidden, "operator-only")
 }

@@ -227,6 +227,7 @@ func strangerBodies() map[string]any {
 		"adminDismissDrift":    map[string]any{"port_guid": "", "reason": "unplugged"},
 		"adminOverridePosture": map[string]any{"reason": "a lab"},
 		"adminNameManagers":    map[string]any{"port_guids": []string{}},
+		"adminSetPKeyRange":    map[string]any{"low": "0x0001", "high": "0x0fff"},
 		"adminReservePKeys":    map[string]any{"pkeys": []string{"0x0001"}},
 	}
 }

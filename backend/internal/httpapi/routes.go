@@ -97,6 +97,7 @@ func permissions() map[string]permission {
 		"adminDismissDrift":          operator(tenant.AdminWrite),
 		"adminOverridePosture":       operator(tenant.AdminWrite),
 		"adminReservePKeys":          operator(tenant.AdminWrite),
+		"adminSetPKeyRange":          operator(tenant.AdminWrite),
 		"adminNameManagers":          operator(tenant.AdminWrite),
 		"adminImportTopology":        operator(tenant.AdminWrite),
 		"adminSettleChanges":         operator(tenant.AdminWrite),

@@ -58,6 +58,10 @@ func (m *matrix) writes() map[string]write {
 		"adminOverridePosture": {
 			who: m.olga, path: subnet + "/posture-override", body: map[string]any{"reason": "a lab"}, other: map[string]any{"reason": ""},
 		},
+		"adminSetPKeyRange": {
+			who: m.olga, path: subnet + "/managed-pkeys", body: map[string]any{"low": "0x0001", "high": "0x0fff"},
+			other: map[string]any{"low": "0x0001", "high": "0x00ff"},
+		},
 		"adminNameManagers": {
 			who: m.olga, path: subnet + "/manager-ports", body: map[string]any{"port_guids": []string{"0x0000000000000009"}},
 			other: map[string]any{"port_guids": []string{}},

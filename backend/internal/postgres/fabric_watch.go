@@ -166,6 +166,11 @@ func (s *Isolation) Reserve(ctx context.Context, id ids.Fabric, keys []protocol.
 		id, document[[]int]{each(keys, func(k protocol.PKey) int { return int(k) })})
 }
 
+// Range implements fabric.Watch.
+func (s *Isolation) Range(ctx context.Context, id ids.Fabric, low, high protocol.PKey) error {
+	return s.exec(ctx, "set managed range", "UPDATE fabric SET managed_low = ?, managed_high = ? WHERE id = ?", int(low), int(high), id)
+}
+
 // Manage implements fabric.Watch.
 func (s *Isolation) Manage(ctx context.Context, id ids.Fabric, ports []protocol.GUID) error {
 	return s.exec(ctx, "name managers", `INSERT INTO fabric_watch (fabric_id, manager_guids) VALUES (?, ?)

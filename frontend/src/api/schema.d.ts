@@ -885,6 +885,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/fabrics/{fabric_id}/managed-pkeys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say which PKeys of a fabric leases get
+         * @description What stands in the manager's configuration under such a key and is not a lease's is removed; everything else is foreign, reported and never touched. A
+         *     site that has partitions of its own sets this before its first lease.
+         */
+        post: operations["adminSetPKeyRange"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/fabrics/{fabric_id}/reserved-pkeys": {
         parameters: {
             query?: never;
@@ -2142,6 +2163,8 @@ export interface components {
             barred?: string;
             /** @description Why no lease is handed over on the fabric */
             open?: string;
+            managed_low: string;
+            managed_high: string;
             reserved_pkeys: string[];
             manager_port_guids: string[];
             /** Format: date-time */
@@ -2182,6 +2205,10 @@ export interface components {
         };
         PostureOverride: {
             reason: string;
+        };
+        PKeyRange: {
+            low: string;
+            high: string;
         };
         ManagerPorts: {
             port_guids: string[];
@@ -3710,6 +3737,36 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["ManagerPorts"];
+            };
+        };
+        responses: {
+            /** @description How the fabric stands now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FabricIsolation"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminSetPKeyRange: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                fabric_id: components["parameters"]["FabricID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PKeyRange"];
             };
         };
         responses: {

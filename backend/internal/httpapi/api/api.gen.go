@@ -1180,6 +1180,8 @@ type FabricIsolation struct {
 
 	// Barred Why no new lease is placed on the fabric
 	Barred           *string  `json:"barred,omitempty"`
+	ManagedHigh      string   `json:"managed_high"`
+	ManagedLow       string   `json:"managed_low"`
 	ManagerPortGuids []string `json:"manager_port_guids"`
 
 	// Open Why no lease is handed over on the fabric
@@ -1743,6 +1745,12 @@ type OrganizationList struct {
 	Items []Organization `json:"items"`
 }
 
+// PKeyRange defines model for PKeyRange.
+type PKeyRange struct {
+	High string `json:"high"`
+	Low  string `json:"low"`
+}
+
 // PortDifference defines model for PortDifference.
 type PortDifference struct {
 	After  SwitchPort  `json:"after"`
@@ -2296,6 +2304,12 @@ type AdminDismissDriftParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
+// AdminSetPKeyRangeParams defines parameters for AdminSetPKeyRange.
+type AdminSetPKeyRangeParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // AdminNameManagersParams defines parameters for AdminNameManagers.
 type AdminNameManagersParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
@@ -2586,6 +2600,9 @@ type AdminCreateEnrollmentTokenJSONRequestBody = EnrollmentTokenCreate
 // AdminDismissDriftJSONRequestBody defines body for AdminDismissDrift for application/json ContentType.
 type AdminDismissDriftJSONRequestBody = DriftDismissal
 
+// AdminSetPKeyRangeJSONRequestBody defines body for AdminSetPKeyRange for application/json ContentType.
+type AdminSetPKeyRangeJSONRequestBody = PKeyRange
+
 // AdminNameManagersJSONRequestBody defines body for AdminNameManagers for application/json ContentType.
 type AdminNameManagersJSONRequestBody = ManagerPorts
 
@@ -2678,6 +2695,9 @@ type ServerInterface interface {
 	// AdminDismissDrift End what is known to be wrong with a port that cannot be read any more
 	// (POST /v1/admin/fabrics/{fabric_id}/drift-dismissals)
 	AdminDismissDrift(c *gin.Context, fabricID FabricID, params AdminDismissDriftParams)
+	// AdminSetPKeyRange Say which PKeys of a fabric leases get
+	// (POST /v1/admin/fabrics/{fabric_id}/managed-pkeys)
+	AdminSetPKeyRange(c *gin.Context, fabricID FabricID, params AdminSetPKeyRangeParams)
 	// AdminNameManagers Say on which ports a fabric's subnet managers run, standbys included
 	// (POST /v1/admin/fabrics/{fabric_id}/manager-ports)
 	AdminNameManagers(c *gin.Context, fabricID FabricID, params AdminNameManagersParams)
@@ -3140,6 +3160,58 @@ func (siw *ServerInterfaceWrapper) AdminDismissDrift(c *gin.Context) {
 	}
 
 	siw.Handler.AdminDismissDrift(c, fabricID, params)
+}
+
+// AdminSetPKeyRange operation middleware
+func (siw *ServerInterfaceWrapper) AdminSetPKeyRange(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "fabric_id" -------------
+	var fabricID FabricID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fabric_id", c.Param("fabric_id"), &fabricID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter fabric_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminSetPKeyRangeParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminSetPKeyRange(c, fabricID, params)
 }
 
 // AdminNameManagers operation middleware
@@ -5472,6 +5544,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/drift-dismissals", wrapper.AdminDismissDrift)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/posture-override", wrapper.AdminOverridePosture)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/manager-ports", wrapper.AdminNameManagers)
+	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/managed-pkeys", wrapper.AdminSetPKeyRange)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/reserved-pkeys", wrapper.AdminReservePKeys)
 	router.GET(options.BaseURL+"/v1/admin/fabrics/:fabric_id/topology", wrapper.AdminGetTopology)
 	router.POST(options.BaseURL+"/v1/admin/fabrics/:fabric_id/topology-imports", wrapper.AdminImportTopology)
@@ -5955,6 +6028,47 @@ type AdminDismissDriftdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response AdminDismissDriftdefaultApplicationProblemPlusJSONResponse) VisitAdminDismissDriftResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminSetPKeyRangeRequestObject struct {
+	FabricID FabricID `json:"fabric_id"`
+	Params   AdminSetPKeyRangeParams
+	Body     *AdminSetPKeyRangeJSONRequestBody
+}
+
+type AdminSetPKeyRangeResponseObject interface {
+	VisitAdminSetPKeyRangeResponse(w http.ResponseWriter) error
+}
+
+type AdminSetPKeyRange200JSONResponse FabricIsolation
+
+func (response AdminSetPKeyRange200JSONResponse) VisitAdminSetPKeyRangeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminSetPKeyRangedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminSetPKeyRangedefaultApplicationProblemPlusJSONResponse) VisitAdminSetPKeyRangeResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -8422,6 +8536,9 @@ type StrictServerInterface interface {
 	// AdminDismissDrift End what is known to be wrong with a port that cannot be read any more
 	// (POST /v1/admin/fabrics/{fabric_id}/drift-dismissals)
 	AdminDismissDrift(ctx context.Context, request AdminDismissDriftRequestObject) (AdminDismissDriftResponseObject, error)
+	// AdminSetPKeyRange Say which PKeys of a fabric leases get
+	// (POST /v1/admin/fabrics/{fabric_id}/managed-pkeys)
+	AdminSetPKeyRange(ctx context.Context, request AdminSetPKeyRangeRequestObject) (AdminSetPKeyRangeResponseObject, error)
 	// AdminNameManagers Say on which ports a fabric's subnet managers run, standbys included
 	// (POST /v1/admin/fabrics/{fabric_id}/manager-ports)
 	AdminNameManagers(ctx context.Context, request AdminNameManagersRequestObject) (AdminNameManagersResponseObject, error)
@@ -8975,6 +9092,51 @@ func (sh *strictHandler) AdminDismissDrift(ctx *gin.Context, fabricID FabricID, 
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(AdminDismissDriftResponseObject); ok {
 		if err := validResponse.VisitAdminDismissDriftResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminSetPKeyRange operation middleware
+func (sh *strictHandler) AdminSetPKeyRange(ctx *gin.Context, fabricID FabricID, params AdminSetPKeyRangeParams) {
+	var request AdminSetPKeyRangeRequestObject
+
+	request.FabricID = fabricID
+	request.Params = params
+
+	var body AdminSetPKeyRangeJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminSetPKeyRange(ctx, request.(AdminSetPKeyRangeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminSetPKeyRange")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminSetPKeyRangeResponseObject); ok {
+		if err := validResponse.VisitAdminSetPKeyRangeResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
