@@ -94,8 +94,9 @@ func (s *Service) Outlook(ctx context.Context, id ids.Fabric) (Outlook, error) {
 		if err != nil {
 			return err
 		}
-		o = Outlook{Override: subnet.Override, Barred: subnet.barred(), Open: openness(drift), Reserved: nonNil(subnet.Reserved), AuditDueAt: subnet.AuditDueAt,
-			Managers: nonNil(subnet.Managers), Low: subnet.Low, High: subnet.High,
+		o = Outlook{
+			Override: subnet.Override, Barred: subnet.barred(), Open: openness(drift), Low: subnet.Low, High: subnet.High, Reserved: nonNil(subnet.Reserved),
+			Managers: nonNil(subnet.Managers), AuditDueAt: subnet.AuditDueAt,
 		}
 		return nil
 	})

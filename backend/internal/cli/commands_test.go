@@ -133,8 +133,8 @@ func goodLines(t *testing.T) map[string]string {
 		"admin node show": "gpu-1", "admin node move": "fra1/gpu-1 maintenance --reason fan",
 		"admin fabric audit": "ib0", "admin fabric drift": "fra1/ib0", "admin fabric posture": "ib0 --override lab", "admin fabric reserve": "fabric_1 --pkeys 0x0010",
 		"admin fabric managers": "ib0 --ports 0x0000000000000009",
-		"admin fabric range": "ib0 --low 0x0100 --high 0x01ff",
-		"admin fabric dismiss": "ib0 0x0000000000000007 --reason unplugged",
+		"admin fabric range":    "ib0 --low 0x0100 --high 0x01ff",
+		"admin fabric dismiss":  "ib0 0x0000000000000007 --reason unplugged",
 	}
 }
 
