@@ -26,9 +26,9 @@ const (
 	switchPorts = 64  // of an NDR switch
 	firstUplink = 33  // leaf ports below face hosts
 	ndrGbps     = 400 // of a port
-	spineCount  = 4
-	// cablesPerSpine is how many cables lead from a leaf to each spine.
-	cablesPerSpine = 2
+	uplinks     = 8   // of a leaf
+	// portsPerSwitch is how many ports InfiniBand can number on one switch.
+	portsPerSwitch = 254
 	// portsPerHCA leaves room for an adapter's port GUIDs, which follow its node GUID.
 	portsPerHCA = 16
 )
@@ -81,7 +81,17 @@ func (t *tree) leaf(key leafKey) protocol.GUID {
 	return t.leaves[key]
 }
 
-// topology adds the spines and the cables to them. A site too large for 64-port spines gets larger ones, as directors are.
+// spread says over how many spines the leaves' uplinks go, and how many cables lead from a leaf to each. More leaves than a spine can have two
+// cables from have one to each of more spines.
+func spread(leaves int) (spines, cables int) {
+	if cables = 2; leaves*cables > portsPerSwitch {
+		cables = 1
+	}
+	return uplinks / cables, cables
+}
+
+// topology adds the spines and the cables to them. A site too large for 64-port spines gets larger ones, as directors are; one of more than
+// 254 leaves gets spines that no real subnet could number.
 func (t *tree) topology() protocol.Topology {
 	top := protocol.Topology{Switches: []protocol.Switch{}, Links: []protocol.Link{}, Ports: t.ports}
 	slices.SortFunc(t.order, func(a, b leafKey) int {
@@ -96,14 +106,15 @@ func (t *tree) topology() protocol.Topology {
 			GUID: t.leaves[key], Name: fmt.Sprintf("leaf-%s-r%d", pod, key.rail+1), Ports: switchPorts, Level: 1, Pod: pod,
 		})
 	}
-	spinePorts := max(switchPorts, len(t.order)*cablesPerSpine)
-	for spine := range spineCount {
+	spines, cables := spread(len(t.order))
+	spinePorts := max(switchPorts, len(t.order)*cables)
+	for spine := range spines {
 		guid := t.guid(kindSpine, uint64(spine))
 		top.Switches = append(top.Switches, protocol.Switch{GUID: guid, Name: fmt.Sprintf("spine-%d", spine+1), Ports: spinePorts, Level: 2})
 		for n, key := range t.order {
-			for cable := range cablesPerSpine {
+			for cable := range cables {
 				top.Links = append(top.Links, protocol.Link{
-					FromGUID: t.leaves[key], FromPort: firstUplink + spine*cablesPerSpine + cable, ToGUID: guid, ToPort: n*cablesPerSpine + cable + 1,
+					FromGUID: t.leaves[key], FromPort: firstUplink + spine*cables + cable, ToGUID: guid, ToPort: n*cables + cable + 1,
 					RateGbps: ndrGbps, Width: "4X",
 				})
 			}
