@@ -242,3 +242,15 @@ func TestWithoutAReaderOrTheExplicitWordThereIsNoDriver(t *testing.T) {
 	_, err := ufm.New(config)
 	require.ErrorContains(t, err, "nothing reads the ports")
 }
+
+func TestAUFMThatComesForwardByHalvesIsGivenTheTimeForIt(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, ufmtest.Options{}, withReader)
+	_, err := b.Apply(t.Context(), set(tenant(5, "lease-a", b.ports...)), 1)
+	require.NoError(t, err)
+	b.server.Inject(ufmtest.Faults{HalfWrites: true})
+	applied, err := b.Apply(t.Context(), set(), 2)
+	require.NoError(t, err)
+	require.Empty(t, applied.Unsettled)
+	require.Len(t, b.server.Writes(), 1+4, "8, 4, 2 and 1 were left")
+}

@@ -28,7 +28,10 @@ type PortReader interface {
 	// Read reads both ends of the ports' links, in the order asked for. What cannot be read is Readable false. An error is of the
 	// reader itself.
 	Read(ctx context.Context, ports []protocol.GUID) ([]protocol.LinkState, error)
-	// HasPath asks the subnet's administrator whether the ports can reach each other; unknown when it does not say.
+	// MayAskPaths reports whether the subnet's administrator tells this host of other ports' paths. It tells nobody of paths between
+	// ports that he cannot reach himself, and what it does not tell looks like isolation.
+	MayAskPaths(ctx context.Context) bool
+	// HasPath asks it whether the ports can reach each other; unknown when it does not say. It is called when it may be asked.
 	HasPath(ctx context.Context, from, to protocol.GUID) protocol.Verdict
 }
 

@@ -50,6 +50,16 @@ func TestAnOldUFMWithAReaderOfThePortsConforms(t *testing.T) {
 
 const halfWrites = "half of each write is done"
 
+func TestUFMWithAReaderOnAnyHostConforms(t *testing.T) {
+	t.Parallel()
+	conformance.Run(t, func(t *testing.T) conformance.Rig {
+		t.Helper()
+		rig := newBench(t, ufmtest.Options{Stranger: true}, withReader).rig()
+		rig.Faults = nil // they were gone through with the other readers
+		return rig
+	})
+}
+
 // bench is a driver on a UFM of its own.
 type bench struct {
 	*ufm.Driver

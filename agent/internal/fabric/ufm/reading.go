@@ -114,9 +114,19 @@ func (d *Driver) ReadPort(ctx context.Context, guid protocol.GUID) (protocol.Por
 	return links[0].HCA, nil
 }
 
-// HasPath implements fabric.Driver: the subnet administrator's word where it can be asked; else what UFM's partitions mean.
+// MayAskPaths implements fabric.PathAsker. Where the administrator does not tell us, and UFM does not say what is in the default
+// partition, nobody can be asked. A UFM that cannot be reached is asked none the less: that nothing is known is said so.
+func (d *Driver) MayAskPaths(ctx context.Context) bool {
+	if d.config.Ports != nil && d.config.Ports.MayAskPaths(ctx) {
+		return true
+	}
+	seen, err := d.recent(ctx)
+	return err != nil || seen.partitions[protocol.DefaultLimited].Default != ""
+}
+
+// HasPath implements fabric.Driver: the administrator's word where it may be asked; else what UFM's partitions mean.
 func (d *Driver) HasPath(ctx context.Context, from, to protocol.GUID) protocol.Verdict {
-	if d.config.Ports != nil {
+	if d.config.Ports != nil && d.config.Ports.MayAskPaths(ctx) {
 		return d.config.Ports.HasPath(ctx, from, to)
 	}
 	seen, err := d.recent(ctx)

@@ -118,6 +118,16 @@ func (r *SMPReader) readSwitch(ctx context.Context, place smp.Place, route smp.R
 	return r.client.PKeyTable(ctx, route.Path, place.SwitchPort, route.PKeyCap)
 }
 
+// MayAskPaths implements PortReader: while the local port is a full member of the default partition, as the manager's own is.
+func (r *SMPReader) MayAskPaths(ctx context.Context) bool {
+	info, err := r.client.NodeInfo(ctx, nil)
+	if err != nil {
+		return false
+	}
+	keys, err := r.client.PKeyTable(ctx, nil, 0, info.PKeyCap)
+	return err == nil && slices.Contains(keys, protocol.DefaultFull)
+}
+
 // HasPath implements PortReader: the word of the subnet manager's administrator, wherever it is now.
 func (r *SMPReader) HasPath(ctx context.Context, from, to protocol.GUID) protocol.Verdict {
 	info, err := r.client.PortInfo(ctx, nil, 0)

@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold/leasehold/agent/internal/fabric/ufm"
 	"github.com/leasehold/leasehold/agent/internal/fabric/ufm/ufmtest"
 	"github.com/leasehold/leasehold/agent/internal/ibsim/ibsimtest"
+	"github.com/leasehold/leasehold/agent/internal/smp"
 	"github.com/leasehold/leasehold/agent/protocol"
 )
 
@@ -161,6 +162,19 @@ func TestSMPsReadThroughTheReaderWhatOpenSMWrote(t *testing.T) {
 	require.Equal(t, want, got)
 	require.Equal(t, protocol.True, reader.HasPath(ctx, p[0], p[1]))
 	require.Equal(t, protocol.False, reader.HasPath(ctx, p[0], p[2]))
+	require.True(t, reader.MayAskPaths(ctx))
+
+	transport, err := subnet.Subnet.Dial(ctx, "n0004-h1")
+	require.NoError(t, err)
+	client := smp.NewClient(transport, 0)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	elsewhere := ufm.NewSMPReader(client)
+	got, err = elsewhere.Read(ctx, p)
+	require.NoError(t, err)
+	require.Equal(t, want, got, "tables can be read from any host")
+	require.False(t, elsewhere.MayAskPaths(ctx))
+	require.Equal(t, protocol.False, elsewhere.HasPath(ctx, p[0], p[1]), "a stranger is not told, which is why he must not ask")
+
 	require.NoError(t, subnet.Subnet.Cut(ctx, p[0]))
 	got, err = reader.Read(ctx, []protocol.GUID{p[0], 0xdead, p[1]})
 	require.NoError(t, err)
@@ -168,4 +182,19 @@ func TestSMPsReadThroughTheReaderWhatOpenSMWrote(t *testing.T) {
 	require.False(t, got[1].HCA.Readable)
 	require.False(t, got[1].Switch.Readable)
 	require.True(t, got[2].HCA.Readable)
+}
+
+func TestWhereNobodyCanBeAskedForPathsNoneAreAskedFor(t *testing.T) {
+	t.Parallel()
+	for release, may := range map[string]bool{"6.19.3": true, "6.15.1": false} {
+		b := newBench(t, ufmtest.Options{Stranger: true, Release: release}, withReader)
+		_, err := b.Apply(t.Context(), set(tenant(5, "lease-a", b.ports[0])), 1)
+		require.NoError(t, err)
+		require.Equal(t, may, b.MayAskPaths(t.Context()), release)
+		b.server.Inject(ufmtest.Faults{Unreachable: true})
+		_, err = b.Observe(t.Context(), b.ports)
+		require.NoError(t, err)
+		require.True(t, b.MayAskPaths(t.Context()), "that nothing is known is said so")
+		require.Equal(t, protocol.Unknown, b.HasPath(t.Context(), b.ports[0], b.ports[1]))
+	}
 }

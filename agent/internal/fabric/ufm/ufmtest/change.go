@@ -159,10 +159,16 @@ func (s *Server) link(guid protocol.GUID) protocol.LinkState {
 	return link
 }
 
+// MayAskPaths reports whether the administrator tells.
+func (s *Server) MayAskPaths(context.Context) bool { return !s.options.Stranger }
+
 // HasPath is what the subnet administrator says.
 func (s *Server) HasPath(_ context.Context, from, to protocol.GUID) protocol.Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.options.Stranger {
+		return protocol.False
+	}
 	for _, a := range s.keysOf(from) {
 		for _, b := range s.keysOf(to) {
 			if a != 0 && a.Base() == b.Base() && (a.Full() || b.Full()) {

@@ -41,6 +41,8 @@ type Options struct {
 	Release string
 	// Deceptive has it claim its release and lack DELETE all the same.
 	Deceptive bool
+	// Stranger: whoever reads the ports does it from a host like any other, which the administrator tells nothing of others' paths.
+	Stranger bool
 	// Program has somebody else write the ports' tables, e.g. a real OpenSM: it is given who should be in which partition, full and at
 	// index 0. The server's own ports then mean nothing.
 	Program func(members map[protocol.PKey][]protocol.GUID) error
