@@ -151,7 +151,11 @@ func (s *Service) SetState(ctx context.Context, id ids.Node, version int64, m Mo
 }
 
 func (s *Service) setState(ctx context.Context, id ids.Node, version int64, m Move) (Detail, error) {
-	return s.edit(ctx, id, version, func(ctx context.Context, n *Node) error {
+	edit := s.edit
+	if m.To == Verifying {
+		edit = s.editPlace
+	}
+	return edit(ctx, id, version, func(ctx context.Context, n *Node) error {
 		if err := m.permit(n.State); err != nil {
 			return err
 		}
@@ -171,6 +175,22 @@ func (s *Service) setState(ctx context.Context, id ids.Node, version int64, m Mo
 			return err
 		}
 		return s.verify(ctx, n)
+	})
+}
+
+// editPlace is edit for what may locate the node's ports for the first time, or elsewhere.
+func (s *Service) editPlace(ctx context.Context, id ids.Node, version int64, change func(ctx context.Context, n *Node) error) (Detail, error) {
+	return within(ctx, s.tx, func(ctx context.Context) (Detail, error) {
+		if err := s.topo.MeetReports(ctx, true); err != nil {
+			return Detail{}, err
+		}
+		if _, err := s.edit(ctx, id, version, change); err != nil {
+			return Detail{}, err
+		}
+		if err := s.rearrange(ctx, id); err != nil {
+			return Detail{}, err
+		}
+		return s.detail(ctx, id)
 	})
 }
 
@@ -211,7 +231,7 @@ func (s *Service) refuseWhileHeld(ctx context.Context, n Node) error {
 // SettleChanges decides the node's pending differences: accepted, the latest report becomes the truth, and parts keep their bays
 // by PCI address; rejected, what was accepted stays so.
 func (s *Service) SettleChanges(ctx context.Context, id ids.Node, version int64, as ChangeState) (Detail, error) {
-	return s.edit(ctx, id, version, func(ctx context.Context, n *Node) error {
+	return s.editPlace(ctx, id, version, func(ctx context.Context, n *Node) error {
 		if err := s.nodes.SettleChanges(ctx, id, as); err != nil {
 			return fmt.Errorf("settle changes: %w", err)
 		}

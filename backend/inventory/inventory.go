@@ -36,7 +36,8 @@ type Fabric struct {
 	Epoch             int64
 	MaxPKeysPerPort   int
 	Posture           []protocol.PostureCheck
-	Spares            int // healthy nodes that bookings leave free, for replacement within leases
+	PlannedPods       bool // its manager reports pods of its own plan; otherwise they are worked out from the graph
+	Spares            int  // healthy nodes that bookings leave free, for replacement within leases
 	ObservedAt        time.Time
 	CreatedAt         time.Time
 }

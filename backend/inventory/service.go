@@ -52,6 +52,12 @@ type Topology interface {
 	KnownPorts(ctx context.Context, site ids.Site) ([]KnownPort, error)
 	// RemoveSwitches takes switches that nothing hangs on any more off the fabric.
 	RemoveSwitches(ctx context.Context, fabric ids.Fabric, guids []protocol.GUID) error
+	// SeenPorts lists the adapters' ports that the fabric's manager sees.
+	SeenPorts(ctx context.Context, fabric ids.Fabric) ([]protocol.TopologyPort, error)
+	// PodsApart lists the fabrics on which the node hangs on leaves of several pods that nobody planned.
+	PodsApart(ctx context.Context, node ids.Node) ([]ids.Fabric, error)
+	// SaveSwitches writes what switches are; others stay.
+	SaveSwitches(ctx context.Context, fabric ids.Fabric, switches []protocol.Switch) error
 	TopologySummary(ctx context.Context, fabric ids.Fabric) (TopologySummary, error)
 	TopologyPage(ctx context.Context, fabric ids.Fabric, after ids.Switch, limit int) ([]TopologySwitch, error)
 }
@@ -159,6 +165,9 @@ func (s *Service) ReportNode(ctx context.Context, id ids.Node, report protocol.N
 		}
 		return s.nodes.UpdateNode(ctx, node)
 	})
+	if err == nil {
+		err = s.rearrange(ctx, id)
+	}
 	if err != nil {
 		return protocol.InventoryReply{}, fmt.Errorf("report node: %w", err)
 	}
@@ -323,6 +332,7 @@ func (s *Service) ReportFabric(ctx context.Context, id ids.Fabric, report protoc
 		if report.Controller.MaxPKeysPerPort > 0 {
 			fabric.MaxPKeysPerPort = report.Controller.MaxPKeysPerPort
 		}
+		fabric.PlannedPods = hasPlan(report.Topology)
 		topology, err := s.arrange(ctx, fabric, report.Topology)
 		if err != nil {
 			return err

@@ -224,6 +224,7 @@ func digestOf(id ids.Fabric, file []byte, d TopologyDiff) string {
 
 // apply writes the topology and what follows from it.
 func (s *Service) apply(ctx context.Context, in TopologyImport, t protocol.Topology) error {
+	in.Fabric.PlannedPods = false
 	if err := s.topo.SaveReport(ctx, in.Fabric, t); err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ const fewestAdapters = 3
 // Arrange gives the switches of a topology their levels and pods, unless whoever reported it knows pods, and so the plan. owners are
 // the machines whose port GUIDs are known; known are the pods that switches are in already.
 func Arrange(t protocol.Topology, owners map[protocol.GUID]string, known map[protocol.GUID]string) protocol.Topology {
-	if slices.ContainsFunc(t.Switches, func(s protocol.Switch) bool { return s.Pod != "" }) {
+	if hasPlan(t) {
 		return t
 	}
 	l := newLayout(t, owners)
@@ -52,6 +52,11 @@ func Arrange(t protocol.Topology, owners map[protocol.GUID]string, known map[pro
 		s.Level, s.Pod = l.level[s.GUID], pods[s.GUID]
 	}
 	return t
+}
+
+// hasPlan reports whether whoever reported the topology knows pods.
+func hasPlan(t protocol.Topology) bool {
+	return slices.ContainsFunc(t.Switches, func(s protocol.Switch) bool { return s.Pod != "" })
 }
 
 func newLayout(t protocol.Topology, owners map[protocol.GUID]string) *layout {

@@ -56,6 +56,7 @@ type fabricRow struct {
 	MaxPKeysPerPort   int `gorm:"column:max_pkeys_per_port"`
 	Posture           document[[]protocol.PostureCheck]
 	PostureOverride   *string
+	PlannedPods       bool
 	Spares            int
 	ObservedAt        *time.Time
 	Version           int64
@@ -67,7 +68,7 @@ func (fabricRow) TableName() string { return "fabric" }
 func toFabric(r fabricRow) inventory.Fabric {
 	return inventory.Fabric{
 		ID: r.ID, Site: r.SiteID, Name: r.Name, Kind: r.Kind, Driver: r.Driver, ControllerVersion: r.ControllerVersion, Epoch: r.Epoch,
-		MaxPKeysPerPort: r.MaxPKeysPerPort, Posture: r.Posture.Of, Spares: r.Spares, ObservedAt: instant(r.ObservedAt), CreatedAt: r.CreatedAt.UTC(),
+		MaxPKeysPerPort: r.MaxPKeysPerPort, Posture: r.Posture.Of, PlannedPods: r.PlannedPods, Spares: r.Spares, ObservedAt: instant(r.ObservedAt), CreatedAt: r.CreatedAt.UTC(),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/inventory"
 )
@@ -130,4 +131,51 @@ func hostsBySwitch(rows []pageHostRow) map[ids.Switch][]inventory.TopologyHost {
 		})
 	}
 	return out
+}
+
+// SeenPorts implements inventory.Topology.
+func (s *Inventory) SeenPorts(ctx context.Context, fabric ids.Fabric) ([]protocol.TopologyPort, error) {
+	var rows []struct {
+		GUID, NodeGUID, Description, SwitchGUID string
+		LID                                     int `gorm:"column:lid"`
+		SwitchPort, RateGbps                    int
+	}
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
+		return conn(ctx).Raw(`SELECT f.guid, f.node_guid, f.description, f.lid, coalesce(w.guid, '') AS switch_guid, f.switch_port, f.rate_gbps
+			FROM fabric_port f LEFT JOIN switch w ON w.id = f.switch_id WHERE f.fabric_id = ? ORDER BY f.guid`, fabric).Scan(&rows).Error
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read seen ports: %w", err)
+	}
+	ports := make([]protocol.TopologyPort, len(rows))
+	for i, r := range rows {
+		ports[i] = protocol.TopologyPort{
+			GUID: toGUID(r.GUID), NodeGUID: toGUID(r.NodeGUID), Description: r.Description, LID: r.LID, SwitchGUID: toGUID(r.SwitchGUID),
+			SwitchPort: r.SwitchPort, RateGbps: r.RateGbps,
+		}
+	}
+	return ports, nil
+}
+
+// PodsApart implements inventory.Topology.
+func (s *Inventory) PodsApart(ctx context.Context, node ids.Node) ([]ids.Fabric, error) {
+	var found []ids.Fabric
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
+		return conn(ctx).Raw(`SELECT p.fabric_id FROM hca_port p JOIN switch w ON w.id = p.switch_id JOIN fabric f ON f.id = p.fabric_id
+			WHERE p.node_id = ? AND w.pod <> '' AND NOT f.planned_pods GROUP BY p.fabric_id HAVING count(DISTINCT w.pod) > 1 ORDER BY p.fabric_id`,
+			node).Scan(&found).Error
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read pods of node: %w", err)
+	}
+	return found, nil
+}
+
+// SaveSwitches implements inventory.Topology.
+func (s *Inventory) SaveSwitches(ctx context.Context, fabric ids.Fabric, switches []protocol.Switch) error {
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error { return saveSwitches(conn(ctx), fabric, switches) })
+	if err != nil {
+		return fmt.Errorf("save switches: %w", translate(err))
+	}
+	return nil
 }

@@ -78,8 +78,8 @@ func (s *Inventory) SaveReport(ctx context.Context, f inventory.Fabric, topology
 		if posture == nil {
 			posture = []protocol.PostureCheck{}
 		}
-		err := conn(ctx).Exec(`UPDATE fabric SET driver = ?, controller_version = ?, max_pkeys_per_port = ?, posture = ?, observed_at = ? WHERE id = ?`,
-			f.Driver, f.ControllerVersion, f.MaxPKeysPerPort, document[[]protocol.PostureCheck]{posture}, nullable(f.ObservedAt), f.ID).Error
+		err := conn(ctx).Exec(`UPDATE fabric SET driver = ?, controller_version = ?, max_pkeys_per_port = ?, posture = ?, planned_pods = ?, observed_at = ? WHERE id = ?`,
+			f.Driver, f.ControllerVersion, f.MaxPKeysPerPort, document[[]protocol.PostureCheck]{posture}, f.PlannedPods, nullable(f.ObservedAt), f.ID).Error
 		if err != nil {
 			return err
 		}

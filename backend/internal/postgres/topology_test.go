@@ -365,3 +365,56 @@ func TestATenantSeesTheWayUpFromItsOwnInstance(t *testing.T) {
 	s.Exec(t, "UPDATE allocation SET state = 'released', released_at = now() WHERE id = $1", held.id)
 	require.Empty(t, of(ctx, held), "what the ports do after its time is somebody else's")
 }
+
+func TestPodsAreWorkedOutAgainWhenAMachineComesAfterItsFabric(t *testing.T) {
+	t.Parallel()
+	for name, accept := range map[string]bool{"by itself": true, "when an admin accepts it": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, ctx := newStock(t), t.Context()
+			s.Exec(t, "UPDATE site SET auto_accept = $1", accept)
+			// A simulator's descriptions have no machine's name: nothing says that the leaves belong together.
+			file := strings.NewReplacer("m100 mlx5", "h100-", "m200 mlx5", "h200-").Replace(string(cabling{groups: 2, places: map[protocol.GUID]int{0x100: 0, 0x200: 1}}.netlist()))
+			require.NoError(t, s.inventory.ReportFabric(ctx, s.Fabric, reported(t, []byte(file))))
+			summary, _, err := s.inventory.Topology(ctx, s.Fabric, ids.Switch{}, 1)
+			require.NoError(t, err)
+			require.Equal(t, 16, summary.Pods)
+
+			nodes := []ids.Node{s.machineAt(t, "n1", 0x100), s.machineAt(t, "n2", 0x200)}
+			if !accept {
+				for _, node := range nodes {
+					_, err := s.inventory.SetState(ctx, node, s.node(t, node).Node.Version, inventory.Move{To: inventory.Verifying})
+					require.NoError(t, err)
+				}
+			}
+			summary, _, err = s.inventory.Topology(ctx, s.Fabric, ids.Switch{}, 1)
+			require.NoError(t, err)
+			require.Equal(t, 2, summary.Pods)
+			first, second := s.node(t, nodes[0]).Node, s.node(t, nodes[1]).Node
+			require.NotEmpty(t, first.Pod)
+			require.NotEqual(t, first.Pod, second.Pod)
+			_, switches, _, err := s.inventory.Fabric(ctx, s.Fabric)
+			require.NoError(t, err)
+			for _, w := range switches {
+				if w.ID == first.Leaf {
+					require.Equal(t, first.Pod, w.Pod)
+				}
+			}
+		})
+	}
+}
+
+func TestAManagersOwnPodsAreNotWorkedOutAgain(t *testing.T) {
+	t.Parallel()
+	s, ctx := newStock(t), t.Context()
+	report := reported(t, cabling{groups: 1, places: map[protocol.GUID]int{0x100: 0}}.netlist())
+	for i := range report.Topology.Switches {
+		report.Topology.Switches[i].Pod = fmt.Sprintf("row-%d", i)
+	}
+	require.NoError(t, s.inventory.ReportFabric(ctx, s.Fabric, report))
+	node := s.machineAt(t, "n1", 0x100)
+	summary, _, err := s.inventory.Topology(ctx, s.Fabric, ids.Switch{}, 1)
+	require.NoError(t, err)
+	require.Equal(t, 9, summary.Pods)
+	require.Regexp(t, "^row-", s.node(t, node).Node.Pod)
+}
