@@ -92,6 +92,18 @@ func TestAFailureNudgesAtOnce(t *testing.T) {
 	require.Equal(t, 2, w.nudges(t, outbox.LeaseNudge, step.Lease.String()))
 }
 
+func TestAStepThatANodesOwnProcessWaitsForWakesThatAndNotTheLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.enroll(t, protocol.NodeAgent, "a")
+	node := revokeOf(a).Node
+	step := fleet.Step{Lease: w.lease(t), Kind: "reclaim-revoke", Attempt: 1, Node: node}
+	operations := w.issue(t, step, a)
+	require.NoError(t, w.fleet.Complete(t.Context(), w.call(t, a), operations[0], revoked()))
+	require.Equal(t, 1, w.nudges(t, outbox.NodeNudge, node.String()))
+	require.Zero(t, w.nudges(t, outbox.LeaseNudge, step.Lease.String()))
+}
+
 func TestTheFirstResultStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
