@@ -80,6 +80,7 @@ type Fault struct {
 
 // Codes of faults that both sides know.
 const (
+	FaultPortsNotClear = "ports-not-clear"  // the ports hold partition keys that no new tenant may meet, or cannot be read: the fabric's affair
 	FaultInvalidSpec   = "invalid-spec"     // what was asked makes no sense; no machine could do it
 	FaultNotPickedUp   = "not-picked-up"    // the control plane's word: the agent did not come for the work in time
 	FaultNotDoneInTime = "not-done-in-time" // the control plane's word: the agent came for the work and did not finish it in time

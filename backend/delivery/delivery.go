@@ -105,7 +105,7 @@ func (o Operation) blamesNode() bool {
 		return false
 	}
 	switch o.Fault.Code {
-	case protocol.FaultInvalidSpec, protocol.FaultNotPickedUp, protocol.FaultSilent:
+	case protocol.FaultInvalidSpec, protocol.FaultNotPickedUp, protocol.FaultSilent, protocol.FaultPortsNotClear:
 		return false
 	default:
 		return true

@@ -191,6 +191,10 @@ func (t *turn) findOther(ctx context.Context, instead ids.Allocation) (ids.Alloc
 // Prepare has the nodes readied for the tenant.
 func (s *Service) Prepare(ctx context.Context, id ids.Lease) (Progress, error) {
 	return s.provisioning(ctx, id, "prepare", func(ctx context.Context, t *turn) (Progress, error) {
+		// On a fabric that is open every machine's ports would be found wanting, one replacement after the other.
+		if progress, waits, err := t.awaitFabric(ctx); err != nil || waits {
+			return progress, err
+		}
 		instances := t.in(lease.Preparing)
 		found, err := t.advance(ctx, t.prepareTask(), instances)
 		if err != nil {

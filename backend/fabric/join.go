@@ -327,6 +327,9 @@ func (s *Service) withoutPartition(ctx context.Context, l lease.Lease) (Status, 
 	if err != nil {
 		return None, "", err
 	}
+	if open := openness(drift); open != "" {
+		return Broken, open, nil
+	}
 	held, now := heldKeys(drift), s.Clock.Now()
 	live = slices.DeleteFunc(live, func(p Partition) bool { return p.rested(now) && !held[p.PKey] })
 	why, err := s.obstacle(ctx, subnet, ports, lowestFree(subnet, live, held))

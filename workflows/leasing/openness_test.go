@@ -29,3 +29,19 @@ func TestALeaseIsNotHandedOverWhileItsFabricIsOpen(t *testing.T) {
 	require.Equal(t, lease.Completed, w.rows.lease.Outcome, w.rows.lease.Reason)
 	require.WithinDuration(t, noon.Add(3*time.Minute), w.rows.lease.ActiveAt, 30*time.Second)
 }
+
+func TestNoMachineIsPreparedWhileItsFabricIsOpen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, time.Hour)
+	w.isolation = delivery.Broken // every machine's ports would be found to hold what no tenant may meet
+	w.at(noon.Add(time.Minute), func() {
+		require.Empty(t, w.rows.operations)
+		require.Contains(t, w.rows.lease.Reason, "the fabric cannot isolate it yet")
+		w.isolation = delivery.NoPartition
+	})
+	w.run(t)
+	w.requireNothingHeld(t)
+	require.Equal(t, lease.Completed, w.rows.lease.Outcome, w.rows.lease.Reason)
+	require.WithinDuration(t, noon.Add(time.Minute), w.rows.lease.ActiveAt, time.Minute)
+	require.Zero(t, w.count(lease.EventNodeReplaced))
+}

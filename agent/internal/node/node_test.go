@@ -141,7 +141,7 @@ func TestPortsThatAreNotShownClearKeepATenantOut(t *testing.T) {
 		b := newBench(t)
 		b.fabric[guid(1)] = table
 		outcome, code := b.do(t, protocol.Prepare, whole(), prepare("lease_1"))
-		require.Equal(t, node.CodePreflightFailed, code, name)
+		require.Equal(t, protocol.FaultPortsNotClear, code, "%s: the machine is in order", name)
 		evidence, ok := outcome.Evidence.(protocol.PrepareEvidence)
 		require.True(t, ok)
 		want := protocol.False

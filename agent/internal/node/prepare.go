@@ -90,16 +90,24 @@ func (n *Node) preflight(ctx context.Context, t Tenancy) ([]protocol.Check, erro
 		gpusPresent(t, devices), healthy(t, hcas, conditions), portsActive(t, hcas), n.keysClear(ctx, t), n.memoryFree(ctx, t),
 	}
 	var bad []string
+	code := protocol.FaultPortsNotClear
 	for _, c := range checks {
-		if c.Verdict != protocol.True {
-			bad = append(bad, c.Name+": "+c.Detail)
+		if c.Verdict == protocol.True {
+			continue
+		}
+		bad = append(bad, c.Name+": "+c.Detail)
+		if c.Name != checkKeysClear {
+			code = CodePreflightFailed
 		}
 	}
 	if len(bad) > 0 {
-		return checks, postpone(CodePreflightFailed, "%s", strings.Join(bad, "; "))
+		return checks, postpone(code, "%s", strings.Join(bad, "; "))
 	}
 	return checks, nil
 }
+
+// checkKeysClear is the one check in which a machine that is in order may fail: its ports' tables are written by the fabric's manager.
+const checkKeysClear = "pkeys_clear"
 
 // verdict is a check that is true when nothing is wrong.
 func verdict(name string, wrong []string, right string) protocol.Check {
@@ -156,7 +164,7 @@ func portsActive(t Tenancy, hcas []protocol.HCA) protocol.Check {
 // keysClear wants nothing in the ports' tables but limited membership of the default partition: an earlier tenant's key, or full
 // membership, would join two tenants. A table that cannot be read is unknown, and unknown is not clear.
 func (n *Node) keysClear(ctx context.Context, t Tenancy) protocol.Check {
-	check := protocol.Check{Name: "pkeys_clear", Verdict: protocol.True, Detail: fmt.Sprintf("%d tables", len(t.Ports))}
+	check := protocol.Check{Name: checkKeysClear, Verdict: protocol.True, Detail: fmt.Sprintf("%d tables", len(t.Ports))}
 	var bad, unknown []string
 	for _, guid := range t.Ports {
 		table, err := n.cfg.RDMA.PKeys(ctx, guid)
