@@ -104,7 +104,9 @@ func (r *Reclaim) Revoke(ctx context.Context, node ids.Node) (Progress, error) {
 		if err := t.await(ctx, "access is being ended again"); err != nil {
 			return Progress{}, err
 		}
-		_, progress, err := t.undo(ctx, t.revokeTask(reclaimRevoke), t.in(lease.Cleaning))
+		task := t.revokeTask(reclaimRevoke)
+		task.words = "ending access again"
+		_, progress, err := t.undo(ctx, task, t.in(lease.Cleaning))
 		return progress, err
 	})
 }
@@ -178,7 +180,7 @@ func (r *Reclaim) Observe(ctx context.Context, node ids.Node) (Progress, error) 
 func (t *turn) observeTask(against func(node ids.Node, order, answer json.RawMessage) string) task {
 	why := func(i Instance, o Operation) string { return against(i.Node, o.Spec, o.Evidence) }
 	return task{
-		name: reclaimObserve, kind: protocol.ObservePKeys, within: t.Policy.QuickWithin, undo: true,
+		name: reclaimObserve, words: "reading its own ports again", kind: protocol.ObservePKeys, within: t.Policy.QuickWithin, undo: true,
 		spec: func(_ context.Context, i Instance) (any, error) {
 			return protocol.ObservePKeysSpec{Nonce: rand.Text(), PortGUIDs: i.Ports}, nil
 		},
@@ -193,7 +195,9 @@ func (r *Reclaim) Wipe(ctx context.Context, node ids.Node) (Progress, error) {
 		if err := t.await(ctx, "its wipe is awaited"); err != nil {
 			return Progress{}, err
 		}
-		return t.wipe(ctx, t.wipeTask(reclaimWipe))
+		task := t.wipeTask(reclaimWipe)
+		task.words = "wiping it again"
+		return t.wipe(ctx, task)
 	})
 }
 

@@ -303,7 +303,7 @@ func TestANodeThatCannotBeCleanedGoesBackToQuarantine(t *testing.T) {
 		require.Equal(t, delivery.DefaultPolicy().UndoAttempts, asked, "earlier rounds' failures do not count")
 		node := w.nodeNow(t)
 		require.Equal(t, inventory.Quarantined, node.State)
-		require.Equal(t, "reclaim-revoke failed: the disk is busy", node.StateReason)
+		require.Equal(t, "ending access again failed: the disk is busy", node.StateReason)
 		require.Equal(t, inventory.Retest, node.StateExit)
 		require.Equal(t, "quarantined", scalar[string](t, w, "SELECT state FROM allocation WHERE id = $1", w.allocation))
 		require.Equal(t, round, scalar[int](t, w, "SELECT count(*) FROM outbox WHERE topic = 'notify' AND key = 'operator'"))

@@ -125,7 +125,7 @@ func (t *turn) undo(ctx context.Context, k task, instances []Instance) (survey, 
 	}
 	found.lost = append(found.lost, silent...)
 	for _, l := range found.lost {
-		if err := t.quarantine(ctx, fmt.Sprintf("%s failed: %s", k.name, k.trouble(l)), l.Instance); err != nil {
+		if err := t.quarantine(ctx, k.failed(l), l.Instance); err != nil {
 			return found, Progress{}, err
 		}
 	}

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 // task is what a step asks of each of its nodes.
 type task struct {
 	name   string // of the step
+	words  string // what it is to people; "": its name
 	kind   protocol.OperationKind
 	within time.Duration
 	// undo steps are asked more often, and again also after a failure that the agent calls final.
@@ -23,6 +25,9 @@ type task struct {
 	// why says in words what a success lacks that does not hold; nil: nothing is known but that it does not.
 	why func(i Instance, o Operation) string
 }
+
+// failed says in words that the instance could not do it.
+func (k task) failed(l loss) string { return cmp.Or(k.words, k.name) + " failed: " + k.trouble(l) }
 
 // trouble says in words why the instance's last operation is not the success that was wanted.
 func (k task) trouble(l loss) string {
@@ -139,6 +144,8 @@ func (t *turn) isFinal(k task, last Operation, failures int) bool {
 		return failures >= t.Policy.UndoAttempts
 	case last.Fault != nil && !last.Fault.Retryable:
 		return true
+	case last.Fault != nil && last.Fault.Code == protocol.FaultPortsNotClear:
+		return failures >= t.Policy.UndoAttempts // its fabric is audited and repaired meanwhile; the next machine's ports would be no better
 	default:
 		return failures >= t.Policy.Attempts
 	}

@@ -122,7 +122,7 @@ func (r *LeaseReads) Nodes(ctx context.Context, id ids.Lease) ([]lease.NodeDetai
 			FROM allocation JOIN node n ON n.id = allocation.node_id
 			LEFT JOIN LATERAL (
 			    SELECT s.kind, o.state, o.percent, o.phase FROM operation o JOIN step s ON s.id = o.step_id
-			    WHERE o.allocation_id = allocation.id AND o.lease_id = allocation.lease_id ORDER BY o.created_at DESC, o.id DESC LIMIT 1
+			    WHERE o.allocation_id = allocation.id AND o.lease_id = allocation.lease_id AND s.node_id IS NULL ORDER BY o.created_at DESC, o.id DESC LIMIT 1
 			) w ON true
 			WHERE allocation.lease_id = ? AND `+own+` ORDER BY allocation.ordinal, allocation.created_at, allocation.id`, id).Scan(&rows).Error
 	})
