@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -118,7 +119,11 @@ func (s *Service) compare(ctx context.Context, id ids.Fabric, graph netdiscover.
 	if c.ports, err = s.topo.KnownPorts(ctx, out.Fabric.Site); err != nil {
 		return out, protocol.Topology{}, err
 	}
-	topology := Arrange(keepRates(graph.Topology(), c.links), owners(c.ports), podsOf(c.switches))
+	seen, err := s.topo.SeenPorts(ctx, id)
+	if err != nil {
+		return out, protocol.Topology{}, err
+	}
+	topology := Arrange(keepKnown(graph.Topology(), c.links, seen), owners(c.ports), podsOf(c.switches))
 	out.Diff = c.diff(topology)
 	out.Seen = countSeen(graph, topology, out.Diff)
 	out.Warnings = warn(c, topology, out.Diff)
@@ -126,8 +131,16 @@ func (s *Service) compare(ctx context.Context, id ids.Fabric, graph netdiscover.
 	return out, topology, nil
 }
 
-// keepRates keeps what is known of links' speeds where the file does not say it, as netlists do not.
-func keepRates(t protocol.Topology, links []Link) protocol.Topology {
+// keepKnown keeps what is known of speeds and LIDs where the file does not say it, as netlists do not.
+func keepKnown(t protocol.Topology, links []Link, seen []protocol.TopologyPort) protocol.Topology {
+	ports := make(map[protocol.GUID]protocol.TopologyPort, len(seen))
+	for _, p := range seen {
+		ports[p.GUID] = p
+	}
+	for i := range t.Ports {
+		p := &t.Ports[i]
+		p.RateGbps, p.LID = cmp.Or(p.RateGbps, ports[p.GUID].RateGbps), cmp.Or(p.LID, ports[p.GUID].LID)
+	}
 	known := map[linkKey]int{}
 	for _, l := range links {
 		known[newLinkKey(l.FromGUID, l.FromPort, l.ToGUID, l.ToPort)] = l.RateGbps

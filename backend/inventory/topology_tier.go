@@ -206,7 +206,7 @@ func (c component) name(names map[protocol.GUID]string, name string) {
 	}
 }
 
-// wish is the pod that most of its switches are in already; "" when none is.
+// wish is the pod that most of its switches are in already, the lower number when two have as many; "" when none is.
 func (c component) wish(known map[protocol.GUID]string) string {
 	votes := map[string]int{}
 	for _, s := range c {
@@ -215,7 +215,8 @@ func (c component) wish(known map[protocol.GUID]string) string {
 		}
 	}
 	best := ""
-	for _, pod := range slices.Sorted(maps.Keys(votes)) {
+	shorter := func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
+	for _, pod := range slices.SortedFunc(maps.Keys(votes), shorter) {
 		if votes[pod] > votes[best] {
 			best = pod
 		}

@@ -162,6 +162,8 @@ func TestPodsKeepTheirNamesAndPlansOverrideTheGraph(t *testing.T) {
 	_, pods := arranged(p, nil, known)
 	require.Equal(t, "east", pods["leaf-1-1"])
 	require.Equal(t, "pod-1", pods["leaf-2-4"])
+	_, pods = arranged(p, nil, map[protocol.GUID]string{p.of("leaf-1-1"): "pod-10", p.of("leaf-1-2"): "pod-9"})
+	require.Equal(t, "pod-9", pods["leaf-1-3"])
 	_, pods = arranged(p, nil, map[protocol.GUID]string{p.of("leaf-2-1"): "pod-1"})
 	require.Equal(t, []string{"pod-2", "pod-1"}, []string{pods["leaf-1-1"], pods["leaf-2-1"]}, "a new pod does not take another's name")
 

@@ -304,6 +304,24 @@ func TestATopologyIsReadInPages(t *testing.T) {
 	require.Equal(t, fault.NotFound, fault.KindOf(err))
 }
 
+func TestAFileWithoutSpeedsLeavesThoseThatAreKnown(t *testing.T) {
+	t.Parallel()
+	s, ctx := newStock(t), t.Context()
+	file := cabling{groups: 1, places: map[protocol.GUID]int{0x100: 0}}.netlist()
+	report := reported(t, file)
+	for i := range report.Topology.Ports {
+		report.Topology.Ports[i].RateGbps = 400
+	}
+	for i := range report.Topology.Links {
+		report.Topology.Links[i].RateGbps = 800
+	}
+	require.NoError(t, s.inventory.ReportFabric(ctx, s.Fabric, report))
+	require.True(t, s.place(t, file).Diff.Empty())
+	_, page, err := s.inventory.Topology(ctx, s.Fabric, ids.Switch{}, 1)
+	require.NoError(t, err)
+	require.Equal(t, []int{400, 800}, []int{page[0].Hosts[0].RateGbps, page[0].Links[0].RateGbps})
+}
+
 func TestAnImportThatFailsLateChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStock(t)
