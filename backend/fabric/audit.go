@@ -230,9 +230,19 @@ func (s *Service) Manage(ctx context.Context, id ids.Fabric, ports []protocol.GU
 	return nil
 }
 
-// auditDue reports whether an audit is due, and whether it is so late that changes wait for it.
-func (s *Service) auditDue(subnet Subnet, now time.Time) (due, late bool) {
+// suspicion is the pause between audits that machines' findings bring about.
+const suspicion = 15 * time.Second
+
+// auditDue reports whether an audit is due, by its time, or since a machine has found its ports not clear after the last one began; and
+// whether it is so late that changes wait for it.
+func (s *Service) auditDue(subnet Subnet, audits []Sweep, suspected, now time.Time) (due, late bool) {
+	var last time.Time
+	if len(audits) > 0 {
+		last = audits[0].CreatedAt
+	}
 	switch {
+	case suspected.After(last) && !now.Before(last.Add(suspicion)):
+		return true, true
 	case subnet.AuditDueAt.IsZero():
 		return !subnet.ObservedAt.IsZero(), false
 	case now.Before(subnet.AuditDueAt):

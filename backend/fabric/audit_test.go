@@ -519,3 +519,27 @@ func TestTheManagedRangeIsAnAdminsToSet(t *testing.T) {
 	w.join(other)
 	require.Contains(t, w.words(other), "all keys of the fabric are in use or at rest")
 }
+
+func TestAMachineThatFindsItsPortsNotClearHasItsFabricAudited(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.audit()
+	due := func() bool {
+		found, err := postgres.NewLeaseWork(w.db).AuditsDue(t.Context(), w.clock.Now())
+		require.NoError(t, err)
+		return len(found) > 0
+	}
+	require.False(t, due())
+	w.clock.Advance(time.Minute)
+	id := w.lease(w.nodes[1])
+	require.NoError(t, w.fabric.Witness(t.Context(), id, fabric.OnDemand, 1)) // any work for the machine
+	w.Exec(t, `UPDATE operation SET state = 'failed', finished_at = $1, fault = '{"code": "ports-not-clear"}' WHERE node_id = $2`, w.clock.Now(), w.nodes[1].node)
+	w.Exec(t, "UPDATE operation SET state = 'expired' WHERE lease_id = $1 AND node_id IS NULL", id)
+	require.True(t, due())
+	w.subnet.of(w.nodes[1].port).hca = []protocol.PKey{0xffff}
+	require.Equal(t, protocol.ObserveFabric, w.sweep().Kind)
+	require.NotEmpty(t, w.drift())
+	require.Equal(t, protocol.ApplyPartitions, w.sweep().Kind, "the repair; one finding is one audit")
+	require.Empty(t, w.drift())
+	require.False(t, due())
+}

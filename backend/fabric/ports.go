@@ -85,6 +85,8 @@ type Watch interface {
 	NotePosture(ctx context.Context, id ids.Fabric, posture []protocol.PostureCheck) error
 	// Reserve replaces the fabric's reserved keys.
 	Reserve(ctx context.Context, id ids.Fabric, keys []protocol.PKey) error
+	// Suspected is when a machine on the fabric last found its ports not clear; zero: never.
+	Suspected(ctx context.Context, id ids.Fabric) (time.Time, error)
 	// Range sets the first and the last key that are ours.
 	Range(ctx context.Context, id ids.Fabric, low, high protocol.PKey) error
 	// Manage replaces the ports of the fabric's managers.

@@ -74,7 +74,11 @@ func (s *Service) plan(ctx context.Context, subnet Subnet) (bool, time.Time, err
 	a := survey(live, members, now, s.Policy)
 	a.mend(drift, now, s.Policy)
 	at := now.Add(s.Policy.PickUpWithin + time.Second)
-	audit, late := s.auditDue(subnet, now)
+	suspected, err := s.Partitions.Suspected(ctx, subnet.ID)
+	if err != nil {
+		return false, time.Time{}, err
+	}
+	audit, late := s.auditDue(subnet, audits, suspected, now)
 	if due, lookAt := s.due(subnet, a, sweeps, now); !late && (due || !audit) {
 		if !due {
 			return false, lookAt, nil

@@ -166,6 +166,16 @@ func (s *Isolation) Reserve(ctx context.Context, id ids.Fabric, keys []protocol.
 		id, document[[]int]{each(keys, func(k protocol.PKey) int { return int(k) })})
 }
 
+// Suspected implements fabric.Watch.
+func (s *Isolation) Suspected(ctx context.Context, id ids.Fabric) (time.Time, error) {
+	rows, err := scan[struct{ At *time.Time }](ctx, s.db, `SELECT max(o.finished_at) AS at FROM operation o JOIN node n ON n.id = o.node_id
+		WHERE o.fault->>'code' = 'ports-not-clear' AND n.fabric_id = ?`, id)
+	if err != nil || len(rows) == 0 {
+		return time.Time{}, err
+	}
+	return instant(rows[0].At), nil
+}
+
 // Range implements fabric.Watch.
 func (s *Isolation) Range(ctx context.Context, id ids.Fabric, low, high protocol.PKey) error {
 	return s.exec(ctx, "set managed range", "UPDATE fabric SET managed_low = ?, managed_high = ? WHERE id = ?", int(low), int(high), id)
@@ -246,6 +256,8 @@ func (w *LeaseWork) AuditsDue(ctx context.Context, now time.Time) ([]ids.Fabric,
 		return conn(ctx).Raw(`
 			SELECT f.id FROM fabric f LEFT JOIN fabric_watch w ON w.fabric_id = f.id
 			WHERE coalesce(w.audit_due_at <= ?, f.observed_at IS NOT NULL)
+			   OR (SELECT max(o.finished_at) FROM operation o JOIN node n ON n.id = o.node_id WHERE o.fault->>'code' = 'ports-not-clear' AND n.fabric_id = f.id)
+			      > coalesce((SELECT max(a.asked_at) FROM fabric_audit a WHERE a.fabric_id = f.id), '-infinity')
 			   OR EXISTS (SELECT FROM drift d WHERE d.fabric_id = f.id AND d.ended_at IS NULL AND d.gave_up_at IS NULL AND d.kind NOT IN ('unknown_port', 'unreadable'))
 			ORDER BY f.id`, now).Scan(&found).Error
 	})
