@@ -69,14 +69,14 @@ func (j *janitor) answer(node ids.Node) {
 	j.nudge(ctx, outbox.NodeNudge, node.String())
 }
 
-// clear is a fabric without a trace of earlier leases.
-type clear struct{ delivery.Fabric }
+// spotless is a fabric without a trace of earlier leases.
+type spotless struct{ delivery.Fabric }
 
-func (clear) Leave(context.Context, ids.Lease) error { return nil }
+func (spotless) Leave(context.Context, ids.Lease) error { return nil }
 
-func (clear) Uncleared(context.Context, ids.Lease) ([]protocol.GUID, error) { return nil, nil }
+func (spotless) Uncleared(context.Context, ids.Lease) ([]protocol.GUID, error) { return nil, nil }
 
-func (clear) Vacancy(context.Context, ids.Fabric) (func(ids.Node, json.RawMessage, json.RawMessage) string, error) {
+func (spotless) Vacancy(context.Context, ids.Fabric) (func(ids.Node, json.RawMessage, json.RawMessage) string, error) {
 	return func(ids.Node, json.RawMessage, json.RawMessage) string { return "" }, nil
 }
 
@@ -87,10 +87,10 @@ func TestANodeIsCleanedAgainOnARealServer(t *testing.T) {
 	stock := postgres.NewInventory(w.db)
 	machines := inventory.New(w.db, stock, stock, stock, clock.System{})
 	service := delivery.New(delivery.Deps{
-		DB: w.db, Leases: w.leases, Allocations: postgres.NewAllocations(w.db), Work: w.work, Agents: agent, Fabric: clear{}, Billing: free{}, Outbox: w.box,
+		DB: w.db, Leases: w.leases, Allocations: postgres.NewAllocations(w.db), Work: w.work, Agents: agent, Fabric: spotless{}, Billing: free{}, Outbox: w.box,
 		Signer: noKey{}, Clock: clock.System{},
 	})
-	w.deps.Reclaim = delivery.NewReclaim(service, delivery.ReclaimDeps{Rows: w.work, Nodes: machines, Ports: clear{}})
+	w.deps.Reclaim = delivery.NewReclaim(service, delivery.ReclaimDeps{Rows: w.work, Nodes: machines, Ports: spotless{}})
 	w.Exec(t, `INSERT INTO fabric_port (fabric_id, guid, node_guid, description, lid, switch_id, switch_port, rate_gbps)
 		SELECT fabric_id, guid, node_guid, '', 1, switch_id, switch_port, rate_gbps FROM hca_port`)
 	lease := w.Lease(t, w.customer, w.kind, time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
