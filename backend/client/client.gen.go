@@ -2965,6 +2965,11 @@ type ClientInterface interface {
 	// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
 	// once nothing speaks against it. Every other step is the operator's.
 	//
+	// Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+	// wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+	// goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+	// record.
+	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PUT /v1/admin/nodes/{node_id}/state (the `AdminSetNodeState` operationId).
@@ -2974,6 +2979,11 @@ type ClientInterface interface {
 	//
 	// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
 	// once nothing speaks against it. Every other step is the operator's.
+	//
+	// Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+	// wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+	// goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+	// record.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3898,6 +3908,11 @@ func (c *Client) AdminSettleChanges(ctx context.Context, nodeID NodeID, params *
 // A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
 // once nothing speaks against it. Every other step is the operator's.
 //
+// Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+// wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+// goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+// record.
+//
 // Takes any type of body and a specified content type.
 //
 // Corresponds with PUT /v1/admin/nodes/{node_id}/state (the `AdminSetNodeState` operationId).
@@ -3917,6 +3932,11 @@ func (c *Client) AdminSetNodeStateWithBody(ctx context.Context, nodeID NodeID, p
 //
 // A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
 // once nothing speaks against it. Every other step is the operator's.
+//
+// Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+// wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+// goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+// record.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -8853,6 +8873,11 @@ type ClientWithResponsesInterface interface {
 	// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
 	// once nothing speaks against it. Every other step is the operator's.
 	//
+	// Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+	// wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+	// goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+	// record.
+	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PUT /v1/admin/nodes/{node_id}/state (the `AdminSetNodeState` operationId).
@@ -8862,6 +8887,11 @@ type ClientWithResponsesInterface interface {
 	//
 	// A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
 	// once nothing speaks against it. Every other step is the operator's.
+	//
+	// Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+	// wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+	// goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+	// record.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -13178,6 +13208,11 @@ func (c *ClientWithResponses) AdminSettleChangesWithResponse(ctx context.Context
 // A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
 // once nothing speaks against it. Every other step is the operator's.
 //
+// Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+// wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+// goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+// record.
+//
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with PUT /v1/admin/nodes/{node_id}/state (the `AdminSetNodeState` operationId).
@@ -13193,6 +13228,11 @@ func (c *ClientWithResponses) AdminSetNodeStateWithBodyWithResponse(ctx context.
 //
 // A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
 // once nothing speaks against it. Every other step is the operator's.
+//
+// Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+// wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+// goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+// record.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -43,7 +43,9 @@ func nodeMoveCommand(o *options) *cobra.Command {
 		Use:   "move NODE STATE",
 		Short: "Move a node: maintenance, verifying (test it again), available, quarantined or retired",
 		Long: "Move a node. In maintenance it is off the market, and running leases stay; verifying has it tested, and puts it on the market when\n" +
-			"nothing speaks against it. These two a provider may do with its own nodes; the rest is the operator's.",
+			"nothing speaks against it. These two a provider may do with its own nodes; the rest is the operator's.\n\n" +
+			"Slots that were quarantined are cleaned again while the node is verifying: access ended, ports seen clear, wiped with a certificate; then it is\n" +
+			"available, or quarantined again with the reason. A node that is retired takes them along unwiped; that needs a --reason, which stays on record.",
 		Args: cobra.ExactArgs(2),
 		RunE: o.connected(func(ctx context.Context, c *connection, p printer, args []string) error {
 			node, err := moveNode(ctx, c, args[0], client.NodeStateUpdate{

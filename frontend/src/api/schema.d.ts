@@ -738,6 +738,11 @@ export interface paths {
          * Accept, cordon, quarantine or retire a node
          * @description A provider may take its own node into `maintenance`, and from there have it tested again (`verifying`); it is back on the market
          *     once nothing speaks against it. Every other step is the operator's.
+         *
+         *     Slots that were quarantined when their lease ended are cleaned again first, by a lease's own rules (access ended, ports seen clear,
+         *     wiped with a certificate): meanwhile the node stays `verifying`, and `state_reason` says what is awaited. If that fails for good, it
+         *     goes back to `quarantined`. Retiring a node gives its quarantined slots up without a wipe, and then needs a `reason`, which stays on
+         *     record.
          */
         put: operations["adminSetNodeState"];
         post?: never;

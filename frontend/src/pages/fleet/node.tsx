@@ -57,8 +57,8 @@ const next: Record<State, State[]> = {
 };
 const nextForProvider: Partial<Record<State, State[]>> = { verifying: ["maintenance"], available: ["maintenance"], maintenance: ["verifying"] };
 const meaning: Record<State, string> = {
-  available: "It goes on the market.", maintenance: "It leaves the market; running leases stay.", verifying: "It is tested again before it can be sold.",
-  quarantined: "It leaves the market until it has passed its exit.", retired: "It never comes back.", discovered: "",
+  available: "It goes on the market.", maintenance: "It leaves the market; running leases stay.", verifying: "What is quarantined on it is cleaned again, and it is tested, before it can be sold.",
+  quarantined: "It leaves the market until it has passed its exit.", retired: "It never comes back. Slots in quarantine go with it unwiped, which needs a reason.", discovered: "",
 };
 
 function Move({ node: n, etag, provider }: { node: Schemas["Node"]; etag: string; provider: boolean }) {
