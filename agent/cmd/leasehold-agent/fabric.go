@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +27,7 @@ type fabricOptions struct {
 	common
 	ufm                                                                         ufmOptions
 	standbys                                                                    []string
+	smpdump                                                                     bool
 	kind, name, device, partitionsFile, optionsFile, pidFile, mkeyFile, version string
 }
 
@@ -45,6 +48,7 @@ func fabricCommand() *cobra.Command {
 	f.StringVar(&o.name, "name", "", "the fabric's name in the site's plan")
 	f.StringVar(&o.kind, "driver", driverOpenSM, "the subnet manager: opensm or ufm")
 	f.StringVar(&o.device, "device", "", "MAD device of a port on the fabric, through which ports are read (default for opensm: "+defaultDevice+"; for ufm: none)")
+	f.BoolVar(&o.smpdump, "smpdump", false, "read ports by infiniband-diags' smpdump instead of --device: slow, without path queries, a way out where the device cannot be used directly")
 	f.StringVar(&o.partitionsFile, "partitions-file", "", "opensm: the file that OpenSM was started with as -P; this agent owns it")
 	f.StringVar(&o.optionsFile, "options-file", "", "opensm: the file that OpenSM was started with as -F, for the posture (default: posture is unknown)")
 	f.StringVar(&o.pidFile, "pid-file", "/run/opensm.pid", "opensm: file with OpenSM's process id")
@@ -120,6 +124,16 @@ func (o fabricOptions) open() (*smp.Client, error) {
 		if mkey, err = strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(data)), "0x"), 16, 64); err != nil {
 			return nil, fmt.Errorf("read M_Key: %s does not hold one in hex", o.mkeyFile) // without the content: it is a secret
 		}
+	}
+	if o.smpdump {
+		smpdump := func(ctx context.Context, args ...string) *exec.Cmd {
+			return exec.CommandContext(ctx, "smpdump", args...)
+		} //nolint:gosec // its arguments are ours
+		transport, err := smp.NewDiags(smpdump, mkey, filepath.Join(o.stateDir, "ibdiag.conf"))
+		if err != nil {
+			return nil, err
+		}
+		return smp.NewClient(transport, 0), nil
 	}
 	transport, err := smp.OpenUmad(o.device)
 	if err != nil {
