@@ -127,8 +127,8 @@ func (o fabricOptions) open() (*smp.Client, error) {
 	}
 	if o.smpdump {
 		smpdump := func(ctx context.Context, args ...string) *exec.Cmd {
-			return exec.CommandContext(ctx, "smpdump", args...)
-		} //nolint:gosec // its arguments are ours
+			return exec.CommandContext(ctx, "smpdump", args...) //nolint:gosec // its arguments are ours
+		}
 		transport, err := smp.NewDiags(smpdump, mkey, filepath.Join(o.stateDir, "ibdiag.conf"))
 		if err != nil {
 			return nil, err
