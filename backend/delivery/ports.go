@@ -42,6 +42,8 @@ type Work interface {
 	Waiters(ctx context.Context, a lease.Allocation) ([]ids.Lease, error)
 	// Operations reads what was asked of the lease's nodes in steps of that name, by attempt.
 	Operations(ctx context.Context, id ids.Lease, step string) ([]Operation, error)
+	// LastRound reads what was asked of the lease's nodes in the latest attempt of steps of that name: for steps that may be repeated without end.
+	LastRound(ctx context.Context, id ids.Lease, step string) ([]Operation, error)
 	// Recorded reads the values of one field of the data of the lease's events of that type, as text.
 	Recorded(ctx context.Context, id ids.Lease, event lease.EventType, field string) ([]string, error)
 	// InsertCertificate writes a wipe certificate.

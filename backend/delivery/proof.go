@@ -76,7 +76,7 @@ func (t *turn) witness(ctx context.Context, occasion Occasion, instances []Insta
 	if len(instances) == 0 {
 		return Progress{Done: true}, nil
 	}
-	asked, err := t.Work.Operations(ctx, t.lease.ID, t.Fabric.WitnessStep(occasion))
+	asked, err := t.Work.LastRound(ctx, t.lease.ID, t.Fabric.WitnessStep(occasion))
 	if err != nil {
 		return Progress{}, err
 	}
@@ -150,7 +150,7 @@ func (s *Service) AttestOnDemand(ctx context.Context, id ids.Lease) (Progress, e
 		if err != nil || request == 0 || t.lease.Fabric.IsZero() {
 			return Progress{Done: true}, err
 		}
-		asked, err := t.Work.Operations(ctx, id, t.Fabric.WitnessStep(OnDemand))
+		asked, err := t.Work.LastRound(ctx, id, t.Fabric.WitnessStep(OnDemand))
 		if err != nil {
 			return Progress{}, err
 		}

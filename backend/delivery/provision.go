@@ -139,41 +139,63 @@ func (t *turn) awaitSlots(ctx context.Context, blockers []Blocker) (Progress, er
 		if !b.NodeLost && t.now.Before(t.lease.Start) {
 			continue
 		}
-		by, err := t.findOther(ctx, b.Allocation)
+		replaced, err := t.replaceHeld(ctx, b)
 		if err != nil {
 			return Progress{}, err
 		}
-		if by.IsZero() {
-			continue
+		if replaced { // one a transaction, as in orReplace
+			return Progress{Again: true}, nil
 		}
-		progress.Again = true
-		err = t.move(ctx, b.Allocation, lease.Released, func(a *lease.Allocation) { a.ReplacedBy, a.Reason = by, "it was not free in time" })
-		if err != nil {
-			return Progress{}, err
-		}
-		swap := map[string]any{"allocation": b.Allocation.String(), "node": b.NodeName, "by": by.String()}
-		if err := t.record(ctx, lease.EventNodeReplaced, swap); err != nil {
-			return Progress{}, err
-		}
-	}
-	if progress.Again {
-		return progress, nil
 	}
 	return progress, t.explain(ctx, waitsFor(blockers))
 }
 
+// replaceHeld swaps slots that were never handed over for others, and reports whether it could.
+func (t *turn) replaceHeld(ctx context.Context, b Blocker) (bool, error) {
+	by, err := t.findOther(ctx, b.Allocation)
+	if err != nil || by.IsZero() {
+		return false, err
+	}
+	reason := "it was not free in time"
+	if b.NodeLost {
+		reason = "its machine is out of service"
+	}
+	err = t.move(ctx, b.Allocation, lease.Released, func(a *lease.Allocation) { a.ReplacedBy, a.Reason = by, reason })
+	if err != nil {
+		return false, err
+	}
+	swap := map[string]any{"allocation": b.Allocation.String(), "node": b.NodeName, "by": by.String(), "reason": reason}
+	return true, t.record(ctx, lease.EventNodeReplaced, swap)
+}
+
 // waitsFor says, without naming anybody, what stands in the way.
 func waitsFor(blockers []Blocker) string {
-	seen := map[string]bool{}
-	var names []string
+	var cleaned, lost []string
 	for _, b := range blockers {
-		if !seen[b.NodeName] {
-			seen[b.NodeName] = true
-			names = append(names, b.NodeName)
+		if b.NodeLost {
+			lost = append(lost, b.NodeName)
+		} else {
+			cleaned = append(cleaned, b.NodeName)
 		}
 	}
-	return "waits for " + strings.Join(names, ", ") + " to be cleaned after earlier use"
+	var words []string
+	if len(cleaned) > 0 {
+		words = append(words, names(cleaned)+" to be cleaned after earlier use")
+	}
+	if len(lost) > 0 {
+		words = append(words, names(lost)+", out of service, to come back or be replaced")
+	}
+	return "waits for " + strings.Join(words, "; and for ")
 }
+
+// names lists each name once.
+func names(all []string) string {
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ", ")
+}
+
+// noReplacement is the code of the fault that says that there is no other machine now.
+const noReplacement = "no-replacement"
 
 // findOther holds other slots for the lease in place of the allocation's; the zero id when there are none now, or when the customer
 // does not want that.
@@ -182,10 +204,10 @@ func (t *turn) findOther(ctx context.Context, instead ids.Allocation) (ids.Alloc
 		return ids.Allocation{}, nil
 	}
 	by, err := t.Placement.Replace(ctx, instead)
-	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Conflict) {
+	if fault.CodeOf(err) == noReplacement {
 		return ids.Allocation{}, nil
 	}
-	return by, err
+	return by, err // a race that was lost or a database in trouble has spoilt the transaction: the whole look is taken again
 }
 
 // Prepare has the nodes readied for the tenant.
@@ -250,16 +272,14 @@ func (t *turn) orReplace(ctx context.Context, found survey, instances []Instance
 	if len(missing) == 0 {
 		return Progress{Done: found.complete(instances), LookAt: found.lookAt}, t.explain(ctx, "")
 	}
-	replaced := false
 	for _, l := range missing {
-		ok, err := t.replace(ctx, l)
+		replaced, err := t.replace(ctx, l)
 		if err != nil {
 			return Progress{}, err
 		}
-		replaced = replaced || ok
-	}
-	if replaced {
-		return Progress{Again: true}, nil
+		if replaced { // one a transaction: each locks a machine, and bookings lock theirs in order
+			return Progress{Again: true}, nil
+		}
 	}
 	l := missing[0]
 	reason := fmt.Sprintf("%s failed (%s) and no replacement is free yet", l.NodeName, l.op.trouble())
@@ -351,7 +371,7 @@ func (s *Service) Isolate(ctx context.Context, id ids.Lease) (Progress, error) {
 		if status == Broken {
 			return Progress{LookAt: t.now.Add(t.Policy.Recheck)}, t.explain(ctx, "the fabric cannot isolate it yet: "+words)
 		}
-		return Progress{Done: status == Verified}, nil
+		return Progress{Done: status == Verified}, t.explain(ctx, "")
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/fault"
@@ -130,7 +129,7 @@ func (r *Reclaim) Clear(ctx context.Context, node ids.Node) (Progress, error) {
 		if err := t.await(ctx, "its ports must be seen clear of the tenant's partition"); err != nil {
 			return Progress{}, err
 		}
-		deadline, err := t.clearBy(ctx, dirty)
+		deadline, err := t.clearBy(ctx, reclaimRevoke, dirty)
 		if err != nil {
 			return Progress{}, err
 		}
@@ -139,23 +138,6 @@ func (r *Reclaim) Clear(ctx context.Context, node ids.Node) (Progress, error) {
 		}
 		return Progress{Done: true}, t.quarantine(ctx, "its ports were not seen clear of the tenant's partition again", dirty...)
 	})
-}
-
-// clearBy is when the instances' ports must have been seen clear.
-func (t *turn) clearBy(ctx context.Context, instances []Instance) (time.Time, error) {
-	asked, err := t.Work.Operations(ctx, t.lease.ID, reclaimRevoke)
-	if err != nil {
-		return time.Time{}, err
-	}
-	var closed time.Time
-	for _, i := range instances {
-		for _, o := range history(asked, i) {
-			if o.FinishedAt.After(closed) {
-				closed = o.FinishedAt
-			}
-		}
-	}
-	return closed.Add(t.Policy.ClearWithin), nil
 }
 
 // Observe has the node read its own former ports' tables, the second witness: none may hold a key of ours.

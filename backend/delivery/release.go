@@ -135,7 +135,7 @@ func (t *turn) undo(ctx context.Context, k task, instances []Instance) (survey, 
 // Revoke ends the tenant's access on every node. A node that cannot show that a log-in is refused is quarantined.
 func (s *Service) Revoke(ctx context.Context, id ids.Lease) (Progress, error) {
 	return s.releasing(ctx, id, "revoke", func(ctx context.Context, t *turn) (Progress, error) {
-		_, progress, err := t.undo(ctx, t.revokeTask("revoke"), t.in(lease.Cleaning))
+		_, progress, err := t.undo(ctx, t.revokeTask(revokeStep), t.in(lease.Cleaning))
 		if err != nil || !progress.Done {
 			return progress, err
 		}
@@ -145,6 +145,9 @@ func (s *Service) Revoke(ctx context.Context, id ids.Lease) (Progress, error) {
 
 // patienceWithSilence is how often a node that turns out to be silent was asked in vain before it is given up on the way back.
 const patienceWithSilence = 2
+
+// revokeStep is the step in which a lease's nodes end its tenant's access.
+const revokeStep = "revoke"
 
 func (t *turn) revokeTask(name string) task {
 	return task{
@@ -176,7 +179,10 @@ func (s *Service) Leave(ctx context.Context, id ids.Lease) (Progress, error) {
 		if status == Clear || status == NoPartition {
 			return Progress{Done: true}, nil
 		}
-		deadline := t.lease.ReleasedAt.Add(t.Policy.ClearWithin)
+		deadline, err := t.clearBy(ctx, revokeStep, t.onFabric(lease.Cleaning))
+		if err != nil {
+			return Progress{}, err
+		}
 		if t.now.Before(deadline) {
 			return Progress{LookAt: deadline}, nil
 		}
@@ -190,6 +196,24 @@ func (s *Service) Leave(ctx context.Context, id ids.Lease) (Progress, error) {
 		dirty := withAny(t.onFabric(lease.Cleaning), uncleared)
 		return Progress{Done: true}, t.quarantine(ctx, "its ports were not seen clear of the tenant's partition: "+words, dirty...)
 	})
+}
+
+// clearBy is when the instances' ports must have been seen clear: that long after access to the last of them was ended, in the step of that
+// name. The lease's end is no measure: it may lie far back when nobody was there to work.
+func (t *turn) clearBy(ctx context.Context, step string, instances []Instance) (time.Time, error) {
+	asked, err := t.Work.Operations(ctx, t.lease.ID, step)
+	if err != nil {
+		return time.Time{}, err
+	}
+	closed := t.lease.ReleasedAt
+	for _, i := range instances {
+		for _, o := range history(asked, i) {
+			if o.FinishedAt.After(closed) {
+				closed = o.FinishedAt
+			}
+		}
+	}
+	return closed.Add(t.Policy.ClearWithin), nil
 }
 
 // Quarantine keeps the lease's nodes that are not known to be clean off the market, with the reason. It is the way out when a step

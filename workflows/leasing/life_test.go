@@ -395,3 +395,14 @@ func TestASilentNodeDoesNotHoldUpTheOthersCleaning(t *testing.T) {
 	require.Equal(t, lease.Released, w.rows.instances[1].State)
 	require.WithinDuration(t, noon.Add(62*time.Minute), w.rows.instances[1].ReleasedAt, time.Minute, "two minutes, not six attempts")
 }
+
+func TestALateEndOfAccessDoesNotCostTheNodes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(3, time.Hour)
+	w.script[on(protocol.Revoke, 0)] = dawdles // as long as ports may take to be seen clear
+	w.run(t)
+	w.requireNothingHeld(t)
+	for _, i := range w.rows.instances {
+		require.Equal(t, lease.Released, i.State, "%s: %s", i.NodeName, i.Reason)
+	}
+}

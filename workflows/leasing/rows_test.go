@@ -138,6 +138,15 @@ func (w workRows) Operations(_ context.Context, _ ids.Lease, step string) ([]del
 	return found, nil
 }
 
+func (w workRows) LastRound(ctx context.Context, id ids.Lease, step string) ([]delivery.Operation, error) {
+	all, err := w.Operations(ctx, id, step)
+	last := 0
+	for _, o := range all {
+		last = max(last, o.Attempt)
+	}
+	return slices.DeleteFunc(all, func(o delivery.Operation) bool { return o.Attempt < last }), err
+}
+
 func (w workRows) Recorded(_ context.Context, _ ids.Lease, event lease.EventType, field string) ([]string, error) {
 	var values []string
 	for _, e := range w.rows.events {

@@ -132,12 +132,21 @@ func toWork(r workRow) delivery.Operation {
 // Operations reads what was asked of the lease's nodes in steps of that kind, by attempt. DoneBy is the next deadline: to be
 // picked up while it is queued, to be done after that.
 func (w *LeaseWork) Operations(ctx context.Context, id ids.Lease, step string) ([]delivery.Operation, error) {
+	return w.operations(ctx, id, step, "true")
+}
+
+// LastRound is Operations of the latest attempt only.
+func (w *LeaseWork) LastRound(ctx context.Context, id ids.Lease, step string) ([]delivery.Operation, error) {
+	return w.operations(ctx, id, step, "s.attempt = (SELECT max(attempt) FROM step WHERE lease_id = s.lease_id AND kind = s.kind)")
+}
+
+func (w *LeaseWork) operations(ctx context.Context, id ids.Lease, step, which string) ([]delivery.Operation, error) {
 	var rows []workRow
 	err := conn(ctx).Raw(`
 		SELECT o.id, s.attempt, o.allocation_id AS allocation, o.node_id AS node, o.epoch, o.state, o.fault, o.spec, o.evidence, o.signed,
 		       CASE o.state WHEN 'queued' THEN o.pick_up_by ELSE o.done_by END AS done_by, o.finished_at
 		FROM operation o JOIN step s ON s.id = o.step_id
-		WHERE s.lease_id = ? AND s.kind = ? ORDER BY s.attempt, o.created_at, o.id`, id, step).Scan(&rows).Error
+		WHERE s.lease_id = ? AND s.kind = ? AND `+which+` ORDER BY s.attempt, o.created_at, o.id`, id, step).Scan(&rows).Error
 	if err != nil {
 		return nil, fmt.Errorf("read operations: %w", err)
 	}
