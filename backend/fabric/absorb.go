@@ -55,7 +55,8 @@ type sight struct {
 	repair    map[protocol.GUID]bool                   // the ports that it was to repair
 	links     map[protocol.GUID]protocol.LinkState
 	posture   []protocol.PostureCheck
-	trouble   string    // why it saw nothing; "" when it did see
+	trouble   string    // why it saw nothing, for tenants too; "" when it did see
+	inFull    string    // the same for the operator
 	askedAt   time.Time // what it saw was so at that instant or later
 	at        time.Time
 }
@@ -70,6 +71,7 @@ func see(subnet Subnet, sweep Sweep, now time.Time) sight {
 	spec, err := specOf(sweep)
 	if err != nil {
 		v.trouble = "the sweep's order cannot be read"
+		v.inFull = v.trouble
 		return v
 	}
 	for _, p := range spec.Partitions {
@@ -83,7 +85,10 @@ func see(subnet Subnet, sweep Sweep, now time.Time) sight {
 	}
 	observation, err := observed(subnet.ID, sweep)
 	if err != nil {
-		v.trouble = err.Error()
+		v.trouble, v.inFull = err.Error(), err.Error()
+		if sweep.Fault != nil && sweep.Fault.Detail != "" {
+			v.inFull = sweep.Fault.Detail
+		}
 		return v
 	}
 	for _, link := range observation.Ports {
@@ -107,10 +112,7 @@ func specOf(sweep Sweep) (protocol.ApplyPartitionsSpec, error) {
 func observed(fabric ids.Fabric, sweep Sweep) (protocol.FabricObservation, error) {
 	var seen protocol.FabricObservation
 	if sweep.Signed == nil || len(sweep.Evidence) == 0 {
-		if sweep.Fault != nil && sweep.Fault.Detail != "" {
-			return seen, fmt.Errorf("%s", sweep.Fault.Detail)
-		}
-		return seen, fmt.Errorf("the fabric's agent has seen nothing")
+		return seen, fmt.Errorf("%s", unobserved(sweep.Fault))
 	}
 	if err := json.Unmarshal(sweep.Signed.Payload, &seen); err != nil {
 		return seen, fmt.Errorf("the observation cannot be read")
@@ -129,6 +131,27 @@ func observed(fabric ids.Fabric, sweep Sweep) (protocol.FabricObservation, error
 	}
 	return seen, nil
 }
+
+// unobserved says why a sweep shows nothing, in words that a tenant may read: the agent's own may name other tenants' ports, and stay with the
+// operation, where the operator reads them.
+func unobserved(f *protocol.Fault) string {
+	switch {
+	case f == nil:
+		return "the fabric's agent has seen nothing"
+	case f.Code == codeManagerUnavailable:
+		return "the subnet manager does not answer"
+	case f.Code == protocol.FaultNotPickedUp, f.Code == protocol.FaultNotDoneInTime, f.Code == codeNoAgent:
+		return "the fabric's agent does not answer"
+	default:
+		return "the fabric's agent could not do it (" + f.Code + ")"
+	}
+}
+
+// Codes of faults of a fabric's agent, and of asking it.
+const (
+	codeManagerUnavailable = "manager-unavailable"
+	codeNoAgent            = "no-agent"
+)
 
 // take changes the rows by what one sweep has seen.
 func (s *Service) take(ctx context.Context, subnet Subnet, sweep Sweep) error {

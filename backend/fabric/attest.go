@@ -254,20 +254,15 @@ func (s *Service) desired(ctx context.Context, l lease.Lease, subnet Subnet, p P
 // witnesses collects the latest round of the occasion, and the sweep that showed the partition's state where the round did not ask the
 // fabric's agent anew.
 func (s *Service) witnesses(ctx context.Context, l lease.Lease, p Partition, occasion Occasion) ([]Witness, error) {
-	rounds, err := s.Partitions.Rounds(ctx, l.ID, s.WitnessStep(occasion))
+	round, err := s.Partitions.LastRound(ctx, l.ID, s.WitnessStep(occasion))
 	if err != nil {
 		return nil, err
 	}
-	last, asked := 0, false
-	for _, o := range rounds {
-		last = max(last, o.Attempt)
-	}
+	asked := false
 	var operations []fleet.Operation
-	for _, o := range rounds {
-		if o.Attempt == last {
-			operations = append(operations, o.Operation)
-			asked = asked || o.Kind == protocol.ObserveFabric
-		}
+	for _, o := range round {
+		operations = append(operations, o.Operation)
+		asked = asked || o.Kind == protocol.ObserveFabric
 	}
 	if !asked && !p.Witness.IsZero() {
 		sweep, err := s.Partitions.Operation(ctx, p.Witness)

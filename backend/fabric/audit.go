@@ -277,7 +277,7 @@ func (s *Service) orderAudit(ctx context.Context, subnet Subnet, now time.Time) 
 func (s *Service) conclude(ctx context.Context, subnet Subnet, sweep Sweep, v sight, c comparison, known map[protocol.GUID]bool) error {
 	a := Audit{
 		Operation: sweep.ID, Fabric: subnet.ID, AskedBy: subnet.AuditAskedBy, AskedAt: sweep.CreatedAt, EndedAt: v.at, Verdict: AuditUnknown,
-		Clean: c.clean, Detail: v.trouble, Foreign: []protocol.PKey{},
+		Clean: c.clean, Detail: v.inFull, Foreign: []protocol.PKey{},
 	}
 	bad, dark, strange, ports := map[protocol.GUID]bool{}, map[protocol.GUID]bool{}, map[protocol.GUID]bool{}, map[protocol.GUID]bool{}
 	for guid := range known {

@@ -71,23 +71,40 @@ func (d Drift) repairAt(policy Policy) (time.Time, bool) {
 	return d.TriedAt.Add(policy.pause(d.Attempts)), true
 }
 
-// openness says why no lease is handed over on a fabric with that drift; "" when one may.
+// openness says why no lease is handed over on a fabric with that drift, in words that a tenant may read; "" when one may.
 func openness(all []Drift) string {
-	for _, d := range all {
-		if !d.Kind.opens() {
-			continue
-		}
-		repair := "repair is under way"
-		if !d.GaveUpAt.IsZero() {
-			repair = "repairs did not help"
-		}
-		where := ""
-		if d.Port != 0 {
-			where = fmt.Sprintf("port %s: ", d.Port)
-		}
-		return fmt.Sprintf("the fabric does not keep tenants apart since %s (%s%s); %s", d.Onset.UTC().Format(time.RFC3339), where, d.What, repair)
+	d, open := opening(all)
+	if !open {
+		return ""
 	}
-	return ""
+	repair := "repair is under way"
+	if !d.GaveUpAt.IsZero() {
+		repair = "repairs did not help"
+	}
+	return fmt.Sprintf("the fabric does not keep tenants apart since %s; %s", d.Onset.UTC().Format(time.RFC3339), repair)
+}
+
+// opening is the first drift that opens the fabric. Which port it is, and what it holds, is the operator's business.
+func opening(all []Drift) (Drift, bool) {
+	for _, d := range all {
+		if d.Kind.opens() {
+			return d, true
+		}
+	}
+	return Drift{}, false
+}
+
+// opennessInFull is openness for the operator.
+func opennessInFull(all []Drift) string {
+	d, open := opening(all)
+	if !open {
+		return ""
+	}
+	where := ""
+	if d.Port != 0 {
+		where = fmt.Sprintf("port %s: ", d.Port)
+	}
+	return openness(all) + " (" + where + d.What + ")"
 }
 
 // heldKeys are the keys of ours that ports hold without leave: not to be given to anybody.

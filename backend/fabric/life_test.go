@@ -401,7 +401,7 @@ func TestASweepThatNobodyDoesIsTriedAgainPatiently(t *testing.T) {
 	require.True(t, slices.IsSorted(pauses), pauses)
 	require.Equal(t, time.Second, pauses[0])
 	require.Equal(t, 30*time.Second, pauses[6])
-	require.Contains(t, w.words(id), "did not pick the work up")
+	require.Contains(t, w.words(id), "the fabric's agent does not answer")
 	w.sweep()
 	require.Equal(t, fabric.Isolated, w.status(id))
 }

@@ -59,8 +59,8 @@ type Partitions interface {
 	Absorbed(ctx context.Context, id ids.Operation, at time.Time) error
 	// Operation reads any operation. It returns a NotFound fault.
 	Operation(ctx context.Context, id ids.Operation) (fleet.Operation, error)
-	// Rounds lists the operations of the lease's steps of that kind, with their attempt.
-	Rounds(ctx context.Context, id ids.Lease, step string) ([]Sweep, error)
+	// LastRound lists the operations of the lease's latest step of that kind.
+	LastRound(ctx context.Context, id ids.Lease, step string) ([]Sweep, error)
 
 	Watch
 

@@ -95,7 +95,7 @@ func (s *Service) Outlook(ctx context.Context, id ids.Fabric) (Outlook, error) {
 			return err
 		}
 		o = Outlook{
-			Override: subnet.Override, Barred: subnet.barred(), Open: openness(drift), Low: subnet.Low, High: subnet.High, Reserved: nonNil(subnet.Reserved),
+			Override: subnet.Override, Barred: subnet.barred(), Open: opennessInFull(drift), Low: subnet.Low, High: subnet.High, Reserved: nonNil(subnet.Reserved),
 			Managers: nonNil(subnet.Managers), AuditDueAt: subnet.AuditDueAt,
 		}
 		return nil

@@ -48,3 +48,28 @@ func TestOnlyThePortsThatAreNotProvedAreNamed(t *testing.T) {
 	_, err = w.fabric.Unproved(t.Context(), ids.Make[ids.Attestation]())
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 }
+
+// TestAFaultOfTheFabricNamesNobodyElsesPort has the words that tenants read in leases and attestations: they are about their own ports, and say of
+// others only that there is something.
+func TestAFaultOfTheFabricNamesNobodyElsesPort(t *testing.T) {
+	t.Parallel()
+	w, id := isolated(t)
+	other := w.lease(w.nodes[2])
+	w.join(other)
+	require.True(t, w.plan())
+	orders := w.orders()
+	require.Len(t, orders, 1)
+	operation, err := ids.Read[ids.Operation](orders[0].ID)
+	require.NoError(t, err)
+	stranger := w.nodes[1].port.String()
+	refusal := protocol.Result{State: protocol.Failed, Fault: &protocol.Fault{Code: "unknown-port", Detail: "port " + stranger + " was never seen", Retryable: true}}
+	require.NoError(t, w.fleet.Complete(t.Context(), w.call(w.manager), operation, refusal))
+	require.NoError(t, w.fabric.Absorb(t.Context(), w.Fabric))
+	require.Contains(t, w.words(other), "could not do it (unknown-port)")
+	require.NotContains(t, w.words(other), stranger)
+
+	w.Exec(t, `INSERT INTO drift (id, fabric_id, port_guid, kind, what, onset, seen_at) VALUES ($1, $2, $3, 'fail_open', 'is a full member', $4, $4)`,
+		ids.Make[ids.Drift](), w.Fabric, stranger, start())
+	require.Contains(t, w.words(id), "does not keep tenants apart")
+	require.NotContains(t, w.words(id), stranger)
+}

@@ -17,7 +17,9 @@ const Channel = "outbox"
 
 // Awaited reports whether somebody waits for messages of the topic, so that they are worth an announcement. (Announcing every
 // message would serialize all commits.)
-func Awaited(topic string) bool { return topic == LeaseNudge || topic == FabricNudge || topic == NodeNudge }
+func Awaited(topic string) bool {
+	return topic == LeaseNudge || topic == FabricNudge || topic == NodeNudge
+}
 
 // Message is one effect to deliver.
 type Message struct {

@@ -53,9 +53,10 @@ func (s *Isolation) Unabsorbed(ctx context.Context, id ids.Fabric) ([]fabric.Swe
 	return s.sweeps(ctx, "o.*", "o.fabric_id = ? AND s.fabric_id = o.fabric_id AND o.absorbed_at IS NULL AND o.state NOT IN ('queued', 'running') ORDER BY o.created_at, o.id", id)
 }
 
-// Rounds implements fabric.Partitions.
-func (s *Isolation) Rounds(ctx context.Context, id ids.Lease, step string) ([]fabric.Sweep, error) {
-	return s.sweeps(ctx, "o.*", "s.lease_id = ? AND s.kind = ? ORDER BY s.attempt, o.created_at, o.id", id, step)
+// LastRound implements fabric.Partitions.
+func (s *Isolation) LastRound(ctx context.Context, id ids.Lease, step string) ([]fabric.Sweep, error) {
+	return s.sweeps(ctx, "o.*", `s.lease_id = ? AND s.kind = ? AND s.attempt = (SELECT max(attempt) FROM step WHERE lease_id = s.lease_id AND kind = s.kind)
+		ORDER BY o.created_at, o.id`, id, step)
 }
 
 // Absorbed implements fabric.Partitions.
