@@ -100,6 +100,7 @@ func messages() []any {
 		protocol.PrepareSpec{
 			LeaseID: "lease_01", Hostname: "l1-n01", Mode: "bare_metal", GPUUUIDs: []string{gpu.UUID}, MIGProfile: "3g.40gb",
 			PortGUIDs: []protocol.GUID{0x2c90300000011}, Image: "debian-12", UserData: "#cloud-config",
+			ManagedLow: 0x0100, ManagedHi: 0x01ff, Reserved: []protocol.PKey{0x0123},
 		},
 		protocol.PrepareEvidence{Checks: []protocol.Check{check}, ImageDigest: "sha256:00"},
 		check,

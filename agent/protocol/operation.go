@@ -97,6 +97,11 @@ type PrepareSpec struct {
 	PortGUIDs  []GUID   `json:"port_guids"`  // HCA ports that come with the slots
 	Image      string   `json:"image"`
 	UserData   string   `json:"user_data,omitempty"`
+	// ManagedLow and ManagedHi are the keys that are ours on the ports' fabric, less Reserved: none of them may be in the ports' tables, nor full
+	// membership of the default partition. Others are foreign, and nobody's business here. Both 0: every key is taken for ours.
+	ManagedLow PKey   `json:"managed_low,omitempty"`
+	ManagedHi  PKey   `json:"managed_high,omitempty"`
+	Reserved   []PKey `json:"reserved,omitempty"`
 }
 
 // PrepareEvidence lists what was checked and done.

@@ -64,7 +64,14 @@ type Instance struct {
 	MIGProfile string   // "" for whole GPUs
 	Ports      []protocol.GUID
 	WholeNode  bool // the slots are all of the node's
+	Managed    ManagedKeys
 	Retested   bool // the node is being verified: what leases left on it is its own process's affair
+}
+
+// ManagedKeys are the P_Keys that are ours on a lease's fabric: the range, less the reserved ones. The zero value: there is no fabric.
+type ManagedKeys struct {
+	Low, High protocol.PKey
+	Reserved  []protocol.PKey
 }
 
 // OperationState is where an operation is in its life.

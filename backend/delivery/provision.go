@@ -236,6 +236,7 @@ func (t *turn) prepareTask() task {
 			return protocol.PrepareSpec{
 				LeaseID: t.lease.ID.String(), Hostname: i.NodeName, Mode: i.Mode, GPUUUIDs: nonNil(i.GPUUUIDs), MIGProfile: i.MIGProfile,
 				PortGUIDs: nonNil(i.Ports), Image: t.lease.Image, UserData: t.lease.UserData,
+				ManagedLow: i.Managed.Low, ManagedHi: i.Managed.High, Reserved: i.Managed.Reserved,
 			}, nil
 		},
 	}

@@ -153,6 +153,27 @@ func TestPortsThatAreNotShownClearKeepATenantOut(t *testing.T) {
 	}
 }
 
+func TestKeysThatAreNotOursAreNobodysBusinessHere(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		key  protocol.PKey
+		pass bool
+	}{
+		"a storage partition of the site's": {0x8300, true},
+		"a reserved one within the range":   {0x8123, true},
+		"one of ours":                       {0x8124, false},
+		"one of ours, limited":              {0x0124, false},
+		"full default membership":           {protocol.DefaultFull, false},
+	} {
+		b := newBench(t)
+		b.fabric[guid(1)] = protocol.PortTable{Readable: true, Keys: []protocol.PKey{protocol.DefaultLimited, c.key}}
+		spec := prepare("lease_1")
+		spec.ManagedLow, spec.ManagedHi, spec.Reserved = 0x0100, 0x01ff, []protocol.PKey{0x0123}
+		_, code := b.do(t, protocol.Prepare, whole(), spec)
+		require.Equal(t, c.pass, code == "", "%s: %s", name, code)
+	}
+}
+
 func verdicts(e protocol.PrepareEvidence) []string {
 	var out []string
 	for _, c := range e.Checks {

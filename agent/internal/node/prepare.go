@@ -25,7 +25,7 @@ func (n *Node) prepare(ctx context.Context, op protocol.Operation, progress step
 		return operation.Outcome{}, err
 	}
 	progress(5, "preflight")
-	checks, err := n.preflight(ctx, t)
+	checks, err := n.preflight(ctx, t, spec)
 	evidence := protocol.PrepareEvidence{Checks: checks}
 	if err != nil {
 		return operation.Outcome{Evidence: evidence}, err
@@ -73,7 +73,7 @@ func tenancyOf(op protocol.Operation, spec protocol.PrepareSpec) (Tenancy, error
 }
 
 // preflight checks everything and then fails if anything is not true: the whole list tells more than its first line.
-func (n *Node) preflight(ctx context.Context, t Tenancy) ([]protocol.Check, error) {
+func (n *Node) preflight(ctx context.Context, t Tenancy, spec protocol.PrepareSpec) ([]protocol.Check, error) {
 	devices, err := n.cfg.GPU.Devices(ctx)
 	if err != nil {
 		return []protocol.Check{}, fmt.Errorf("list GPUs: %w", err)
@@ -87,7 +87,7 @@ func (n *Node) preflight(ctx context.Context, t Tenancy) ([]protocol.Check, erro
 		return []protocol.Check{}, fmt.Errorf("list adapters: %w", err)
 	}
 	checks := []protocol.Check{
-		gpusPresent(t, devices), healthy(t, hcas, conditions), portsActive(t, hcas), n.keysClear(ctx, t), n.memoryFree(ctx, t),
+		gpusPresent(t, devices), healthy(t, hcas, conditions), portsActive(t, hcas), n.keysClear(ctx, t, spec), n.memoryFree(ctx, t),
 	}
 	var bad []string
 	code := protocol.FaultPortsNotClear
@@ -161,9 +161,9 @@ func portsActive(t Tenancy, hcas []protocol.HCA) protocol.Check {
 	return verdict("ports_active", bad, fmt.Sprintf("%d of %d", len(t.Ports), len(t.Ports)))
 }
 
-// keysClear wants nothing in the ports' tables but limited membership of the default partition: an earlier tenant's key, or full
+// keysClear wants nothing of ours in the ports' tables but limited membership of the default partition: an earlier tenant's key, or full
 // membership, would join two tenants. A table that cannot be read is unknown, and unknown is not clear.
-func (n *Node) keysClear(ctx context.Context, t Tenancy) protocol.Check {
+func (n *Node) keysClear(ctx context.Context, t Tenancy, spec protocol.PrepareSpec) protocol.Check {
 	check := protocol.Check{Name: checkKeysClear, Verdict: protocol.True, Detail: fmt.Sprintf("%d tables", len(t.Ports))}
 	var bad, unknown []string
 	for _, guid := range t.Ports {
@@ -173,7 +173,7 @@ func (n *Node) keysClear(ctx context.Context, t Tenancy) protocol.Check {
 			continue
 		}
 		for _, key := range table.Keys {
-			if key != 0 && key != protocol.DefaultLimited {
+			if key != 0 && key != protocol.DefaultLimited && !foreign(key, spec) {
 				bad = append(bad, fmt.Sprintf("%v holds %v", guid, key))
 			}
 		}
@@ -185,6 +185,18 @@ func (n *Node) keysClear(ctx context.Context, t Tenancy) protocol.Check {
 		check.Verdict, check.Detail = protocol.Unknown, strings.Join(unknown, ", ")
 	}
 	return check
+}
+
+// foreign reports whether a key is somebody else's than ours, e.g. of a storage partition that the site's owner made.
+func foreign(key protocol.PKey, spec protocol.PrepareSpec) bool {
+	switch base := key.Base(); {
+	case key == protocol.DefaultFull, spec.ManagedHi == 0:
+		return false
+	case slices.Contains(spec.Reserved, base):
+		return true
+	default:
+		return base < spec.ManagedLow || base > spec.ManagedHi
+	}
 }
 
 // memoryFree wants no MIG instance of somebody else in the memory slices.

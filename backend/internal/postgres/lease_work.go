@@ -27,12 +27,17 @@ type instanceRow struct {
 	Ports      document[[]protocol.GUID]
 	WholeNode  bool
 	Retested   bool
+	Low        int
+	High       int
+	Reserved   document[[]int]
 }
 
 func toInstance(r instanceRow) delivery.Instance {
 	return delivery.Instance{
 		Allocation: toAllocation(r.Allocation), NodeName: r.NodeName, Mode: r.Mode, GPUUUIDs: r.GPUUUIDs.Of, MIGProfile: r.MIGProfile,
-		Ports: r.Ports.Of, WholeNode: r.WholeNode, Retested: r.Retested,
+		Ports: r.Ports.Of, WholeNode: r.WholeNode,
+		Managed:  delivery.ManagedKeys{Low: pkeyOf(r.Low), High: pkeyOf(r.High), Reserved: each(r.Reserved.Of, pkeyOf)},
+		Retested: r.Retested,
 	}
 }
 
@@ -47,8 +52,10 @@ func (w *LeaseWork) Instances(ctx context.Context, id ids.Lease) ([]delivery.Ins
 		       (SELECT coalesce(jsonb_agg(p.guid ORDER BY p.rail, p.guid), '[]') FROM hca_port p
 		        WHERE p.node_id = a.node_id AND p.fabric_id = l.fabric_id
 		          AND (p.bay >= lower(a.slots) / 8 AND p.bay < (upper(a.slots) + 7) / 8
-		               OR p.bay IS NULL AND lower(a.slots) = 0 AND upper(a.slots) = n.slots)) AS ports
+		               OR p.bay IS NULL AND lower(a.slots) = 0 AND upper(a.slots) = n.slots)) AS ports,
+		       coalesce(f.managed_low, 0) AS low, coalesce(f.managed_high, 0) AS high, coalesce(x.reserved_pkeys, '[]') AS reserved
 		FROM allocation a JOIN lease l ON l.id = a.lease_id JOIN node n ON n.id = a.node_id JOIN instance_type t ON t.id = l.instance_type_id
+		LEFT JOIN fabric f ON f.id = l.fabric_id LEFT JOIN fabric_watch x ON x.fabric_id = l.fabric_id
 		WHERE a.lease_id = ? AND a.released_at IS NULL
 		ORDER BY a.ordinal, a.created_at, a.id FOR NO KEY UPDATE OF a`, id).Scan(&rows).Error
 	if err != nil {

@@ -30,6 +30,8 @@ func TestAnInstanceComesWithWhatItsNodeMustBeTold(t *testing.T) {
 		ids.Make[ids.HCAPort](), ids.Make[ids.HCAPort](), w.node, w.Fabric)
 	part.Slots, part.Occupied.Start, part.Occupied.End = lease.Slots{From: 32, To: 48}, w.start.Add(2*time.Hour), w.start.Add(3*time.Hour)
 	part.Ordinal = 1
+	w.Exec(t, "UPDATE fabric SET managed_low = 256, managed_high = 511")
+	w.Exec(t, "INSERT INTO fabric_watch (fabric_id, reserved_pkeys) VALUES ($1, '[300]')", w.Fabric)
 	w.within(t, t.Context(), func(ctx context.Context) {
 		require.NoError(t, w.allocations.Insert(ctx, whole, part))
 		got, err := work.Instances(ctx, w.lease)
@@ -41,6 +43,7 @@ func TestAnInstanceComesWithWhatItsNodeMustBeTold(t *testing.T) {
 		require.Equal(t, "bare_metal", got[0].Mode)
 		require.Len(t, got[0].GPUUUIDs, 8)
 		require.Len(t, got[0].Ports, 3, "the ports of its bays, and what belongs to the whole node")
+		require.Equal(t, delivery.ManagedKeys{Low: 0x0100, High: 0x01ff, Reserved: []protocol.PKey{300}}, got[0].Managed)
 		require.False(t, got[1].WholeNode)
 		require.Equal(t, []string{"GPU-4", "GPU-5"}, got[1].GPUUUIDs)
 		require.Equal(t, []protocol.GUID{0xe1}, got[1].Ports)
