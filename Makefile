@@ -43,8 +43,9 @@ generate: ## Write the generated code again from its sources
 	@tools/portal deps
 	cd frontend && npm run --silent generate
 
-bench: ## Measure, each figure as a ratio on this machine
-	@tools/setup base
+bench: ## Measure, each figure as a ratio on this machine (ARGS="booking search audit herd")
+	@tools/setup base opensm
+	@$(env) && $(go_build)
 	@$(env) && go run ./backend/internal/bench $(ARGS)
 
 e2e: build ## The main job in a real browser, against everything real but hardware

@@ -193,20 +193,20 @@ const quoteColumns = `instance_type_id, site_id, price_version_id, class, instan
 // insertClients puts down what the scripts' clients know of themselves.
 func (b *bookingBench) insertClients(ctx context.Context, conn *pgx.Conn) error {
 	known := len(knownOf(b.customers[0]))
-	columns := "client int PRIMARY KEY"
+	columns := []string{"client int PRIMARY KEY"}
 	for i := range known {
-		columns += fmt.Sprintf(", e%d uuid, t%d text", i, i)
+		columns = append(columns, fmt.Sprintf("e%d uuid, t%d text", i, i))
 	}
-	if _, err := conn.Exec(ctx, "CREATE TABLE bench_client ("+columns+")"); err != nil {
+	if _, err := conn.Exec(ctx, "CREATE TABLE bench_client ("+strings.Join(columns, ", ")+")"); err != nil {
 		return err
 	}
 	for c, own := range b.customers {
-		values, args := "$1", []any{c}
+		values, args := []string{"$1"}, []any{c}
 		for _, uuid := range knownOf(own) {
 			args = append(args, uuid, suffix(uuid))
-			values += fmt.Sprintf(", $%d, $%d", len(args)-1, len(args))
+			values = append(values, fmt.Sprintf("$%d, $%d", len(args)-1, len(args)))
 		}
-		if _, err := conn.Exec(ctx, "INSERT INTO bench_client VALUES ("+values+")", args...); err != nil {
+		if _, err := conn.Exec(ctx, "INSERT INTO bench_client VALUES ("+strings.Join(values, ", ")+")", args...); err != nil {
 			return err
 		}
 	}

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,6 +48,11 @@ func (b *bookingBench) compare(ctx context.Context, quotes offers, replayURL str
 		return err
 	}
 	defer s.close(ctx)
+	stop, err := profile(os.Getenv("LEASEHOLD_BENCH_PROFILE"))
+	if err != nil {
+		return err
+	}
+	defer stop()
 	rows := []*row{{name: "not contended", byStatus: map[int]int{}}, {name: "contended", byStatus: map[int]int{}}}
 	for round := range rounds {
 		say(fmt.Sprintf("booking, round %d of %d", round+1, rounds))
@@ -137,9 +145,27 @@ func roundTrips(all []statement) int {
 }
 
 func statuses(counts map[int]int) string {
-	text := ""
+	all := make([]string, 0, len(counts))
 	for _, status := range slices.Sorted(maps.Keys(counts)) {
-		text += fmt.Sprintf("%d × %d ", counts[status], status)
+		all = append(all, fmt.Sprintf("%d × %d", counts[status], status))
 	}
-	return text[:max(0, len(text)-1)]
+	return strings.Join(all, ", ")
+}
+
+// profile writes where this process, API and clients, spends its time; "": it does not.
+func profile(path string) (func(), error) {
+	if path == "" {
+		return func() {}, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("profile: %w", err)
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, fmt.Errorf("profile: %w", err)
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = file.Close()
+	}, nil
 }

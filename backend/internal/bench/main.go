@@ -1,6 +1,9 @@
 // Command bench measures what docs/benchmarks.md reports: each figure is a ratio from one run on one machine, never a bare time.
 //
-//	go run ./backend/internal/bench [booking] [search]
+//	go run ./backend/internal/bench [booking] [search] [audit] [herd]
+//
+// LEASEHOLD_PGBENCH names another pgbench than that on PATH, "-" none; LEASEHOLD_BENCH_PROFILE a file for a CPU profile of the bookings;
+// LEASEHOLD_BENCH_KEEP a directory in which the scripts for pgbench and the API's log stay.
 package main
 
 import (
@@ -27,15 +30,17 @@ func main() {
 	}
 }
 
+type benchmark struct {
+	name  string
+	bench func(ctx context.Context, server *postgres.Server) error
+}
+
 // run measures what is named; everything when nothing is.
 func run(ctx context.Context, names []string) error {
-	all := []struct {
-		name  string
-		bench func(ctx context.Context, server *postgres.Server) error
-	}{{"booking", benchBooking}, {"search", benchSearch}}
+	all := []benchmark{{"booking", benchBooking}, {"search", benchSearch}, {"audit", benchAudit}, {"herd", benchHerd}}
 	for _, name := range names {
-		if name != "booking" && name != "search" {
-			return fmt.Errorf("there is no benchmark %q: booking and search are", name)
+		if !slices.ContainsFunc(all, func(b benchmark) bool { return b.name == name }) {
+			return fmt.Errorf("there is no benchmark %q: booking, search, audit and herd are", name)
 		}
 	}
 	dir, err := os.MkdirTemp("", "leasehold-bench-")

@@ -54,10 +54,12 @@ func seedMarket(ctx context.Context, pool *pgxpool.Pool, nodes ...int) (tenant.A
 				SELECT ` + nodeID("$4::int", "i") + `, $1, $2, 'n-' || $4::int || '-' || i, 'hw-' || $4::int, 'bare_metal', 'available', 64, 'pod-' || (i / 256),
 					(SELECT id FROM switch WHERE name = 'leaf-' || $4::int || '-' || (i / 32)), now()
 				FROM generate_series(0, $3::int - 1) i`, []any{site, fabric, count, kind}},
-			statement{`INSERT INTO instance_type (id, name, title, hardware, mode, slot_width, slot_stride, gpu_count, with_hca, gpu_model, gpu_memory_bytes,
+			statement{
+				`INSERT INTO instance_type (id, name, title, hardware, mode, slot_width, slot_stride, gpu_count, with_hca, gpu_model, gpu_memory_bytes,
 					rated_per, lead_seconds, turnaround_seconds, created_at)
 				VALUES (gen_random_uuid(), $1, 'x', 'hw-' || $2::int, 'bare_metal', 64, 64, 8, true, 'X', 1, 'gpu', $3, $4, now())`,
-				[]any{typeName(kind), kind, int(lead.Seconds()), int(turnaround.Seconds())}},
+				[]any{typeName(kind), kind, int(lead.Seconds()), int(turnaround.Seconds())},
+			},
 		)
 	}
 	all = append(all,
@@ -115,8 +117,10 @@ func seedCustomer(ctx context.Context, pool *pgxpool.Pool, tenants *tenant.Servi
 		{`INSERT INTO project (id, org_id, name, created_at) VALUES ($1, $2, 'default', now())`, []any{c.project, c.org}},
 		{`INSERT INTO app_user (id, email, password_hash, created_at) VALUES ($1, $2, '-', now())`, []any{c.user, c.user.String() + "@example.com"}},
 		{`INSERT INTO membership (org_id, user_id, role, created_at) VALUES ($1, $2, 'owner', now())`, []any{c.org, c.user}},
-		{`INSERT INTO ssh_key (id, org_id, user_id, name, public_key, fingerprint, created_at) VALUES ($1, $2, $3, 'laptop', 'ssh-ed25519 AAAA', $4, now())`,
-			[]any{c.sshKey, c.org, c.user, fmt.Sprintf("SHA256:%x", sha256.Sum256([]byte(c.sshKey.String())))}},
+		{
+			`INSERT INTO ssh_key (id, org_id, user_id, name, public_key, fingerprint, created_at) VALUES ($1, $2, $3, 'laptop', 'ssh-ed25519 AAAA', $4, now())`,
+			[]any{c.sshKey, c.org, c.user, fmt.Sprintf("SHA256:%x", sha256.Sum256([]byte(c.sshKey.String())))},
+		},
 	} {
 		if _, err := pool.Exec(ctx, s.sql, s.args...); err != nil {
 			return c, fmt.Errorf("%.40s: %w", s.sql, err)

@@ -144,6 +144,9 @@ func (w *writer) expression(arg any, typ string) (string, error) {
 	if raw, ok := arg.([]byte); ok && typ != "bytea" && raw != nil {
 		arg = string(raw)
 	}
+	if all, ok := arg.([]string); ok && typ == "text[]" {
+		return w.list(all), nil
+	}
 	text, null, err := textOf(arg)
 	if err != nil {
 		return "", err
@@ -161,6 +164,20 @@ func (w *writer) expression(arg any, typ string) (string, error) {
 	default:
 		return quoted(text) + "::" + typ, nil
 	}
+}
+
+// list renders texts, some of which may be uuids.
+func (w *writer) list(all []string) string {
+	parts := make([]string, len(all))
+	for i, text := range all {
+		parts[i] = w.named(text)
+		if uuid, ok := uuidOf(text); ok {
+			if v, ok := w.value(uuid); ok {
+				parts[i] = "(" + v.uuid + ")::text"
+			}
+		}
+	}
+	return "ARRAY[" + strings.Join(parts, ", ") + "]::text[]"
 }
 
 func (w *writer) value(uuid [16]byte) (value, bool) {
@@ -268,7 +285,7 @@ func textOf(arg any) (string, bool, error) {
 	}
 }
 
-// sortedKnown lists the customer's ids in one order, to name columns and variables by.
+// knownOf lists the customer's ids in one order, to name columns and variables by.
 func knownOf(c customer) [][16]byte {
 	return [][16]byte{c.org.UUID(), c.project.UUID(), c.user.UUID(), c.sshKey.UUID(), c.keyID.UUID(), c.account[0], c.account[1]}
 }

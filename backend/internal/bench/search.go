@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasehold/leasehold/backend/booking"
@@ -16,11 +17,11 @@ import (
 	"github.com/leasehold/leasehold/backend/tenant"
 )
 
-const searches = 40
+const searches = 100
 
-// benchSearch searches for 16 whole nodes in an exact window, among so many nodes and allocations spread over 90 days.
+// benchSearch searches for 16 whole nodes in an exact window of two hours, among so many nodes and allocations spread over 90 days.
 func benchSearch(ctx context.Context, server *postgres.Server) error {
-	fmt.Println("availability search: 16 nodes in an exact window, allocations over 90 days")
+	fmt.Println("availability search: 16 nodes in an exact window of 2 h, allocations over 90 days")
 	for _, size := range []struct{ nodes, allocations int }{{1_000, 20_000}, {10_000, 200_000}, {10_000, 2_000_000}} {
 		url, pool, err := database(ctx, server, fmt.Sprintf("search_%d_%d", size.nodes, size.allocations))
 		if err != nil {
@@ -34,15 +35,19 @@ func benchSearch(ctx context.Context, server *postgres.Server) error {
 		if err != nil {
 			return err
 		}
-		scan, err := scanned(ctx, pool)
+		scan, err := counted(ctx, pool, "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off")
+		if err != nil {
+			return err
+		}
+		index, err := counted(ctx, pool, "SET enable_seqscan = off; SET enable_bitmapscan = off")
 		if err != nil {
 			return err
 		}
 		pool.Close()
 		slices.Sort(took)
 		p50, p99 := took[len(took)/2], took[len(took)*99/100]
-		fmt.Printf("  %6d nodes %8d allocations: p50 %6.1f ms, p99 %6.1f ms; a sequential scan of the allocations takes %.1f × the p50\n",
-			size.nodes, size.allocations, ms(p50), ms(p99), float64(scan)/float64(p50))
+		fmt.Printf("  %6d nodes %8d allocations: p50 %6.1f ms, p99 %6.1f ms; p50 is %.2f × a sequential scan of the allocations, %.1f × an index-only scan of those in the window\n",
+			size.nodes, size.allocations, ms(p50), ms(p99), float64(p50)/float64(scan), float64(p50)/float64(index))
 	}
 	return nil
 }
@@ -63,7 +68,7 @@ func search(ctx context.Context, url string, actor tenant.Actor) ([]time.Duratio
 		start := time.Now().UTC().Truncate(time.Minute).Add(time.Duration(24+13*i) * time.Hour)
 		began := time.Now()
 		options, err := sales.Search(ctx, booking.Wish{
-			InstanceType: typeName(0), Instances: 16, Topology: booking.Anywhere, Window: lease.Window{Start: start, End: start.Add(8 * time.Hour)},
+			InstanceType: typeName(0), Instances: 16, Topology: booking.Anywhere, Window: lease.Window{Start: start, End: start.Add(2 * time.Hour)},
 		})
 		took[i] = time.Since(began)
 		if err != nil {
@@ -76,26 +81,44 @@ func search(ctx context.Context, url string, actor tenant.Actor) ([]time.Duratio
 	return took, nil
 }
 
-// scanned is what reading all allocations takes, without an index.
-func scanned(ctx context.Context, pool *pgxpool.Pool) (time.Duration, error) {
+// counted is what counting the allocations of a window takes under the planner's settings: the median of five.
+func counted(ctx context.Context, pool *pgxpool.Pool, settings string) (time.Duration, error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Release()
-	if _, err := conn.Exec(ctx, "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off"); err != nil {
+	if _, err := conn.Exec(ctx, settings); err != nil {
 		return 0, err
 	}
-	began := time.Now()
-	var n int
-	err = conn.QueryRow(ctx, `SELECT count(*) FROM allocation WHERE released_at IS NULL AND occupied && tstzrange(now() + interval '24 hours', now() + interval '32 hours')`).Scan(&n)
-	return time.Since(began), err
+	defer conn.Exec(context.WithoutCancel(ctx), "RESET ALL") //nolint:errcheck // the pool is closed soon
+	took := make([]time.Duration, 5)
+	for i := range took {
+		var n int
+		began := time.Now()
+		err := conn.QueryRow(ctx, `SELECT count(*) FROM allocation WHERE released_at IS NULL AND occupied && tstzrange(now() + interval '24 hours', now() + interval '26 hours')`,
+			pgx.QueryExecModeSimpleProtocol).Scan(&n) // a prepared statement would keep the plan of other settings
+		if err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
 }
 
 // seedSearch fills the market: allocations follow each other on every node, with gaps, over 90 days.
 func seedSearch(ctx context.Context, pool *pgxpool.Pool, nodes, allocations int) (tenant.Actor, error) {
 	actor, err := seedMarket(ctx, pool, nodes)
 	if err != nil {
+		return actor, err
+	}
+	// Rows come faster without their constraint, which is checked once for all of them afterwards.
+	var overlap string
+	if err := pool.QueryRow(ctx, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'allocation_no_overlap'").Scan(&overlap); err != nil {
+		return actor, err
+	}
+	if _, err := pool.Exec(ctx, "ALTER TABLE allocation DROP CONSTRAINT allocation_no_overlap"); err != nil {
 		return actor, err
 	}
 	// Each node has k maintenance windows of equal length, two thirds of the time taken, staggered by node.
@@ -108,6 +131,9 @@ func seedSearch(ctx context.Context, pool *pgxpool.Pool, nodes, allocations int)
 	if err != nil {
 		return actor, err
 	}
-	_, err = pool.Exec(ctx, "ANALYZE")
+	if _, err := pool.Exec(ctx, "ALTER TABLE allocation ADD CONSTRAINT allocation_no_overlap "+overlap); err != nil {
+		return actor, err
+	}
+	_, err = pool.Exec(ctx, "VACUUM ANALYZE") // as autovacuum has long done where nobody inserts everything at once
 	return actor, err
 }
