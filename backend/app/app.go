@@ -253,6 +253,9 @@ func (a *App) Server(ctx context.Context) (*http.Server, error) {
 	}, nil
 }
 
+// proofsPerHour is how many proofs of its isolation a lease's owner may ask for in an hour, all of them at once when they like.
+const proofsPerHour = 30
+
 const testGatewayPage = "/test-gateway"
 
 func (a *App) handler(ctx context.Context) (http.Handler, error) {
@@ -273,9 +276,12 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 			System: httpapi.System{
 				Checks: map[string]func(context.Context) error{"database": a.db.Ping, "migrations": a.db.CheckMigrations}, Keys: a.registry, Log: a.log,
 			},
-			Market:  httpapi.Market{Catalog: a.catalog, Sites: a.inventory, Sales: a.booking, Clock: a.clock},
-			Quotes:  httpapi.Quotes{Sales: a.booking},
-			Leases:  httpapi.Leases{Leases: a.leases, Usage: a.bills, Sales: a.booking, Metrics: a.fleet, Clock: a.clock},
+			Market: httpapi.Market{Catalog: a.catalog, Sites: a.inventory, Sales: a.booking, Clock: a.clock},
+			Quotes: httpapi.Quotes{Sales: a.booking},
+			Leases: httpapi.Leases{
+				Leases: a.leases, Usage: a.bills, Sales: a.booking, Metrics: a.fleet, Clock: a.clock,
+				Proofs: ratelimit.New(rates, a.clock, ratelimit.Policy{Name: "proof", Requests: proofsPerHour, Window: time.Hour}),
+			},
 			Billing: httpapi.Billing{Bills: a.bills, Payments: a.payments},
 			Admin: httpapi.Admin{
 				Inventory: a.inventory, Overview: overview.New(a.db, postgres.NewOverview(a.db), a.clock), Tenants: a.tenants, Enroller: a.fleet,

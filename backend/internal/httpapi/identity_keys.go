@@ -124,5 +124,5 @@ func hashedEmail(email string) string {
 }
 
 func errTooManyLogIns(wait time.Duration) error {
-	return fault.New(fault.Exhausted, "rate-limited", "too many log-ins for this address, try again in %d s", seconds(wait)).With("retry_after_seconds", seconds(wait))
+	return fault.New(fault.Exhausted, "rate-limited", "too many log-ins for this address, try again in %d s", seconds(wait)).With(factRetryAfter, seconds(wait))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/leasehold/leasehold/backend/booking"
 	"github.com/leasehold/leasehold/backend/clock"
 	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/internal/ratelimit"
 	"github.com/leasehold/leasehold/backend/lease"
 )
 
@@ -23,4 +24,6 @@ type Leases struct {
 	// Metrics is what agents measure.
 	Metrics Metrics
 	Clock   clock.Clock
+	// Proofs bounds how many proofs of one lease's isolation are made at will: each costs a look at every port; nil: no bound.
+	Proofs *ratelimit.Limiter
 }

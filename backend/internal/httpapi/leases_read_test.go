@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/internal/httpapi"
 	"github.com/leasehold/leasehold/backend/internal/postgres"
+	"github.com/leasehold/leasehold/backend/internal/ratelimit"
 	"github.com/leasehold/leasehold/backend/lease"
 	"github.com/leasehold/leasehold/backend/ledger"
 )
@@ -212,4 +214,19 @@ func TestEventsAreStreamedFromWhereTheClientWas(t *testing.T) {
 	l.log(lease.EventClosed)
 	require.Equal(t, "5", seen())
 	require.Empty(t, seen(), "after a final lease's last event the stream ends")
+}
+
+func TestProofsAtWillAreBounded(t *testing.T) {
+	t.Parallel()
+	m := newMatrix(t, func(d *httpapi.Deps) {
+		d.Areas.Leases.Proofs = ratelimit.New(d.RateLimits, d.Clock, ratelimit.Policy{Name: "proof", Requests: 2, Window: time.Hour})
+	})
+	proof := m.sales()["requestAttestation"]
+	for i := range 2 {
+		got := proof.who.do(http.MethodPost, proof.path, nil, proof.options("proof-"+strconv.Itoa(i))...)
+		require.Equal(t, http.StatusAccepted, got.status, got.text())
+	}
+	got := proof.who.do(http.MethodPost, proof.path, nil, proof.options("proof-2")...)
+	requireProblem(t, got, http.StatusTooManyRequests, "rate-limited")
+	require.Equal(t, "1800", got.header.Get("Retry-After"))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/leasehold/leasehold/backend/booking"
+	"github.com/leasehold/leasehold/backend/fault"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/internal/httpapi/api"
 )
@@ -99,11 +100,26 @@ func (a Leases) RequestAttestation(ctx context.Context, r api.RequestAttestation
 	if err != nil {
 		return nil, err
 	}
+	if err := a.boundProofs(ctx, id); err != nil {
+		return nil, err
+	}
 	number, err := a.Sales.AskProof(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	return api.RequestAttestation202JSONResponse{LeaseID: id.String(), Request: number}, nil
+}
+
+func (a Leases) boundProofs(ctx context.Context, id ids.Lease) error {
+	if a.Proofs == nil {
+		return nil
+	}
+	verdict, err := a.Proofs.Allow(ctx, id.String())
+	if err != nil || verdict.Allowed {
+		return err
+	}
+	return fault.New(fault.Exhausted, "rate-limited", "too many proofs of this lease, try again in %d s", seconds(verdict.RetryAfter)).
+		With(factRetryAfter, seconds(verdict.RetryAfter))
 }
 
 func leaseAndVersion(path string, match *string) (ids.Lease, int64, error) {

@@ -28,11 +28,11 @@ type matrix struct {
 	cells map[string]int
 }
 
-func newMatrix(t *testing.T) *matrix {
+func newMatrix(t *testing.T, change ...func(*httpapi.Deps)) *matrix {
 	t.Helper()
 	operations, err := httpapi.ContractOperations(t.Context())
 	require.NoError(t, err)
-	m := &matrix{world: newWorld(t), operations: operations, cells: map[string]int{}}
+	m := &matrix{world: newWorld(t, change...), operations: operations, cells: map[string]int{}}
 	m.ada, m.olga, m.greta = m.logIn(ada), m.logIn(olga), m.logIn(greta)
 	bob := m.logIn(bob)
 	m.foreign = map[string]string{

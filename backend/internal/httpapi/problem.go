@@ -122,7 +122,7 @@ func refuse(c *gin.Context, err error) {
 		header.Set("WWW-Authenticate", `Bearer realm="leasehold"`)
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		if header.Get("Retry-After") == "" {
-			header.Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
+			header.Set("Retry-After", strconv.Itoa(secondsToWait(p)))
 		}
 	}
 	body, encodeErr := json.Marshal(p)
@@ -134,6 +134,18 @@ func refuse(c *gin.Context, err error) {
 	header.Set("Cache-Control", "no-store")
 	c.Data(p.Status, "application/problem+json", body)
 	c.Abort()
+}
+
+// factRetryAfter is the fact in which a fault says after how many seconds it is worth trying again.
+const factRetryAfter = "retry_after_seconds"
+
+func secondsToWait(p api.Problem) int {
+	if p.Facts != nil {
+		if wait, ok := (*p.Facts)[factRetryAfter].(int); ok {
+			return wait
+		}
+	}
+	return int(retryAfter / time.Second)
 }
 
 // retryAfter is how long a client waits after a 503 that knows no better.
