@@ -29,6 +29,7 @@ import (
 	"github.com/leasehold/leasehold/backend/internal/agenttoken"
 	"github.com/leasehold/leasehold/backend/internal/httpapi"
 	"github.com/leasehold/leasehold/backend/internal/keys"
+	"github.com/leasehold/leasehold/backend/internal/pdf"
 	"github.com/leasehold/leasehold/backend/internal/postgres"
 	"github.com/leasehold/leasehold/backend/internal/ratelimit"
 	"github.com/leasehold/leasehold/backend/internal/stripe"
@@ -282,7 +283,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 				Leases: a.leases, Usage: a.bills, Sales: a.booking, Metrics: a.fleet, Clock: a.clock,
 				Proofs: ratelimit.New(rates, a.clock, ratelimit.Policy{Name: "proof", Requests: proofsPerHour, Window: time.Hour}),
 			},
-			Billing: httpapi.Billing{Bills: a.bills, Payments: a.payments},
+			Billing: httpapi.Billing{Bills: a.bills, Payments: a.payments, Draw: pdf.Invoice},
 			Admin: httpapi.Admin{
 				Inventory: a.inventory, Overview: overview.New(a.db, postgres.NewOverview(a.db), a.clock), Tenants: a.tenants, Enroller: a.fleet,
 				Doctor: a.doctor, Audit: a.audit, Fabrics: a.fabric,

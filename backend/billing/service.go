@@ -68,6 +68,10 @@ type Invoices interface {
 	InvoiceForUpdate(ctx context.Context, id ids.Invoice) (Invoice, error)
 	// List lists invoices with their lines, newest first.
 	List(ctx context.Context, filter InvoiceFilter) ([]Invoice, error)
+	// Within lists an organization's invoices that are not void and have a line that overlaps [from, to), with all their lines, oldest first.
+	Within(ctx context.Context, org ids.Org, from, to time.Time) ([]Invoice, error)
+	// Names reads whose the organization's invoices are and what its leases are called. Another organization's have no title.
+	Names(ctx context.Context, org ids.Org, leases map[ids.Lease]bool) (Party, map[ids.Lease]Title, error)
 	// Insert writes a draft and puts its lines on it.
 	Insert(ctx context.Context, invoice Invoice) error
 	// Finalize writes number, snapshot and digest.

@@ -2415,6 +2415,14 @@ type GetAvailabilityParams struct {
 	StepSeconds *int      `form:"step_seconds,omitempty" json:"step_seconds,omitempty"`
 }
 
+// ExportFocusParams defines parameters for ExportFocus.
+type ExportFocusParams struct {
+	From time.Time `form:"from" json:"from"`
+
+	// To Later than from, by at most 366 days
+	To time.Time `form:"to" json:"to"`
+}
+
 // ListInvoicesParams defines parameters for ListInvoices.
 type ListInvoicesParams struct {
 	Limit   *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
@@ -3072,6 +3080,13 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/billing/balance (the `GetBalance` operationId).
 	GetBalance(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ExportFocus Cost and usage in FOCUS 1.2
+	//
+	// CSV with a row for every charge and its tax that overlaps `[from, to)`. The `BilledCost` of an invoice's rows sums to what is payable on it; what was paid in advance shows in `EffectiveCost`. Rows without an `InvoiceId` are of drafts and may change.
+	//
+	// Corresponds with GET /v1/billing/exports/focus (the `ExportFocus` operationId).
+	ExportFocus(ctx context.Context, params *ExportFocusParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListInvoices Invoices and drafts
 	//
 	// Corresponds with GET /v1/billing/invoices (the `ListInvoices` operationId).
@@ -3081,6 +3096,13 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/billing/invoices/{invoice_id} (the `GetInvoice` operationId).
 	GetInvoice(ctx context.Context, invoiceID InvoiceID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetInvoicePdf One invoice as a PDF
+	//
+	// Also of a draft, which says that it is one. The PDF of a final invoice is always the same bytes.
+	//
+	// Corresponds with GET /v1/billing/invoices/{invoice_id}/pdf (the `GetInvoicePdf` operationId).
+	GetInvoicePdf(ctx context.Context, invoiceID InvoiceID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListLedger Ledger transactions of your accounts
 	//
@@ -4155,6 +4177,23 @@ func (c *Client) GetBalance(ctx context.Context, reqEditors ...RequestEditorFn) 
 	return c.Client.Do(req)
 }
 
+// ExportFocus Cost and usage in FOCUS 1.2
+//
+// CSV with a row for every charge and its tax that overlaps `[from, to)`. The `BilledCost` of an invoice's rows sums to what is payable on it; what was paid in advance shows in `EffectiveCost`. Rows without an `InvoiceId` are of drafts and may change.
+//
+// Corresponds with GET /v1/billing/exports/focus (the `ExportFocus` operationId).
+func (c *Client) ExportFocus(ctx context.Context, params *ExportFocusParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExportFocusRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListInvoices Invoices and drafts
 //
 // Corresponds with GET /v1/billing/invoices (the `ListInvoices` operationId).
@@ -4175,6 +4214,23 @@ func (c *Client) ListInvoices(ctx context.Context, params *ListInvoicesParams, r
 // Corresponds with GET /v1/billing/invoices/{invoice_id} (the `GetInvoice` operationId).
 func (c *Client) GetInvoice(ctx context.Context, invoiceID InvoiceID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetInvoiceRequest(c.Server, invoiceID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetInvoicePdf One invoice as a PDF
+//
+// Also of a draft, which says that it is one. The PDF of a final invoice is always the same bytes.
+//
+// Corresponds with GET /v1/billing/invoices/{invoice_id}/pdf (the `GetInvoicePdf` operationId).
+func (c *Client) GetInvoicePdf(ctx context.Context, invoiceID InvoiceID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetInvoicePdfRequest(c.Server, invoiceID)
 	if err != nil {
 		return nil, err
 	}
@@ -6524,6 +6580,64 @@ func NewGetBalanceRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewExportFocusRequest constructs an http.Request for the ExportFocus method
+func NewExportFocusRequest(server string, params *ExportFocusParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/billing/exports/focus")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "from", params.From, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "to", params.To, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListInvoicesRequest constructs an http.Request for the ListInvoices method
 func NewListInvoicesRequest(server string, params *ListInvoicesParams) (*http.Request, error) {
 	var err error
@@ -6619,6 +6733,40 @@ func NewGetInvoiceRequest(server string, invoiceID InvoiceID) (*http.Request, er
 	}
 
 	operationPath := fmt.Sprintf("/v1/billing/invoices/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetInvoicePdfRequest constructs an http.Request for the GetInvoicePdf method
+func NewGetInvoicePdfRequest(server string, invoiceID InvoiceID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "invoice_id", invoiceID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/billing/invoices/%s/pdf", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -8992,6 +9140,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/billing/balance (the `GetBalance` operationId).
 	GetBalanceWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetBalanceResponse, error)
 
+	// ExportFocusWithResponse Cost and usage in FOCUS 1.2
+	//
+	// CSV with a row for every charge and its tax that overlaps `[from, to)`. The `BilledCost` of an invoice's rows sums to what is payable on it; what was paid in advance shows in `EffectiveCost`. Rows without an `InvoiceId` are of drafts and may change.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/billing/exports/focus (the `ExportFocus` operationId).
+	ExportFocusWithResponse(ctx context.Context, params *ExportFocusParams, reqEditors ...RequestEditorFn) (*ExportFocusResponse, error)
+
 	// ListInvoicesWithResponse Invoices and drafts
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -9005,6 +9162,15 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/billing/invoices/{invoice_id} (the `GetInvoice` operationId).
 	GetInvoiceWithResponse(ctx context.Context, invoiceID InvoiceID, reqEditors ...RequestEditorFn) (*GetInvoiceResponse, error)
+
+	// GetInvoicePdfWithResponse One invoice as a PDF
+	//
+	// Also of a draft, which says that it is one. The PDF of a final invoice is always the same bytes.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/billing/invoices/{invoice_id}/pdf (the `GetInvoicePdf` operationId).
+	GetInvoicePdfWithResponse(ctx context.Context, invoiceID InvoiceID, reqEditors ...RequestEditorFn) (*GetInvoicePdfResponse, error)
 
 	// ListLedgerWithResponse Ledger transactions of your accounts
 	//
@@ -10940,6 +11106,54 @@ func (r GetBalanceResponse) ContentType() string {
 	return ""
 }
 
+// ExportFocusResponse200Headers the declared response headers of an HTTP 200 response for ExportFocus
+type ExportFocusResponse200Headers struct {
+	ContentDisposition *string
+}
+
+type ExportFocusResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ExportFocusResponse200Headers
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ExportFocusResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ExportFocusResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ExportFocusResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ExportFocusResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ExportFocusResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListInvoicesResponse200Headers the declared response headers of an HTTP 200 response for ListInvoices
 type ListInvoicesResponse200Headers struct {
 	Link *string
@@ -11037,6 +11251,54 @@ func (r GetInvoiceResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetInvoiceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetInvoicePdfResponse200Headers the declared response headers of an HTTP 200 response for GetInvoicePdf
+type GetInvoicePdfResponse200Headers struct {
+	ContentDisposition *string
+}
+
+type GetInvoicePdfResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetInvoicePdfResponse200Headers
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetInvoicePdfResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetInvoicePdfResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetInvoicePdfResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetInvoicePdfResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetInvoicePdfResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -13411,6 +13673,21 @@ func (c *ClientWithResponses) GetBalanceWithResponse(ctx context.Context, reqEdi
 	return ParseGetBalanceResponse(rsp)
 }
 
+// ExportFocusWithResponse Cost and usage in FOCUS 1.2
+//
+// CSV with a row for every charge and its tax that overlaps `[from, to)`. The `BilledCost` of an invoice's rows sums to what is payable on it; what was paid in advance shows in `EffectiveCost`. Rows without an `InvoiceId` are of drafts and may change.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/billing/exports/focus (the `ExportFocus` operationId).
+func (c *ClientWithResponses) ExportFocusWithResponse(ctx context.Context, params *ExportFocusParams, reqEditors ...RequestEditorFn) (*ExportFocusResponse, error) {
+	rsp, err := c.ExportFocus(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExportFocusResponse(rsp)
+}
+
 // ListInvoicesWithResponse Invoices and drafts
 //
 // Returns a wrapper object for the known response body format(s).
@@ -13435,6 +13712,21 @@ func (c *ClientWithResponses) GetInvoiceWithResponse(ctx context.Context, invoic
 		return nil, err
 	}
 	return ParseGetInvoiceResponse(rsp)
+}
+
+// GetInvoicePdfWithResponse One invoice as a PDF
+//
+// Also of a draft, which says that it is one. The PDF of a final invoice is always the same bytes.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/billing/invoices/{invoice_id}/pdf (the `GetInvoicePdf` operationId).
+func (c *ClientWithResponses) GetInvoicePdfWithResponse(ctx context.Context, invoiceID InvoiceID, reqEditors ...RequestEditorFn) (*GetInvoicePdfResponse, error) {
+	rsp, err := c.GetInvoicePdf(ctx, invoiceID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetInvoicePdfResponse(rsp)
 }
 
 // ListLedgerWithResponse Ledger transactions of your accounts
@@ -15199,6 +15491,45 @@ func ParseGetBalanceResponse(rsp *http.Response) (*GetBalanceResponse, error) {
 	return response, nil
 }
 
+// ParseExportFocusResponse parses an HTTP response from a ExportFocusWithResponse call
+func ParseExportFocusResponse(rsp *http.Response) (*ExportFocusResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ExportFocusResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ExportFocusResponse200Headers
+		if values := rsp.Header.Values("Content-Disposition"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Content-Disposition", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ContentDisposition = &value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListInvoicesResponse parses an HTTP response from a ListInvoicesWithResponse call
 func ParseListInvoicesResponse(rsp *http.Response) (*ListInvoicesResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -15273,6 +15604,45 @@ func ParseGetInvoiceResponse(rsp *http.Response) (*GetInvoiceResponse, error) {
 		}
 		response.ApplicationProblemJSONDefault = &dest
 
+	}
+
+	return response, nil
+}
+
+// ParseGetInvoicePdfResponse parses an HTTP response from a GetInvoicePdfWithResponse call
+func ParseGetInvoicePdfResponse(rsp *http.Response) (*GetInvoicePdfResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetInvoicePdfResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetInvoicePdfResponse200Headers
+		if values := rsp.Header.Values("Content-Disposition"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Content-Disposition", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ContentDisposition = &value
+		}
+		response.Headers200 = &headers
 	}
 
 	return response, nil

@@ -163,7 +163,7 @@ func invoiceCommand(o *options) *cobra.Command {
 			}
 			return p.show(invoice, func(w io.Writer) { describeInvoice(w, invoice) })
 		}),
-	})
+	}, invoicePDFCommand(o), invoiceExportCommand(o))
 	return command
 }
 

@@ -124,7 +124,8 @@ func goodLines(t *testing.T) map[string]string {
 	require.NoError(t, os.WriteFile(netlist, []byte("switchguid=0x1\nSwitch 1 \"a\"\n"), 0o600))
 	return map[string]string{
 		"login": "--email a@b.test", "logout": "", "whoami": "", "balance": "", "market list": "", "market search": "--type x --duration 1h",
-		"quote": "--type x --duration 1d", "top-up": "100.00 usd", "invoice list": "", "invoice show": "inv_1", "keys list": "",
+		"quote": "--type x --duration 1d", "top-up": "100.00 usd", "invoice list": "", "invoice show": "inv_1", "invoice pdf": "inv_1 --file " + filepath.Join(t.TempDir(), "inv.pdf"),
+		"invoice export": "--month 2026-03 --file " + filepath.Join(t.TempDir(), "focus.csv"), "keys list": "",
 		"keys add ssh": "laptop " + key, "keys add api": "ci --expires 30d", "keys remove": "sshkey_1",
 		"lease create": "quote_1 --ssh-key sshkey_1 --wait", "lease list": "", "lease show": "lease_1", "lease watch": "closed", "lease extend": "lease_1 --by 2h",
 		"lease end": "lease_1", "lease ssh": "", "lease events": "lease_1", "lease metrics": "lease_1",

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"io"
 
 	"github.com/leasehold/leasehold/backend/billing"
 	"github.com/leasehold/leasehold/backend/ids"
@@ -15,6 +16,8 @@ import (
 type Billing struct {
 	Bills    *billing.Service
 	Payments *billing.Payments
+	// Draw writes a statement as a PDF, with a notice on every page.
+	Draw func(w io.Writer, s billing.Statement, notice string) error
 }
 
 // GetBalance says what the organization has, and whether the gateway moves real money.

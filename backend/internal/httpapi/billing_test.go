@@ -1,8 +1,12 @@
 package httpapi_test
 
 import (
+	"encoding/csv"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +30,10 @@ func newBilling(w *world) httpapi.Billing {
 	return httpapi.Billing{
 		Bills:    billing.New(w.db, books, postgres.NewMetering(w.db), postgres.NewInvoices(w.db), w.clock),
 		Payments: billing.NewPayments(w.db, postgres.NewPayments(w.db), testGateway(w), books, w.clock),
+		Draw: func(w io.Writer, s billing.Statement, notice string) error {
+			_, err := fmt.Fprintf(w, "%%PDF of %s for %s: %s", s.ID, s.Customer.Name, notice)
+			return err
+		},
 	}
 }
 
@@ -150,4 +158,47 @@ func TestUsageAndInvoicesAreOnesOwnAndPaged(t *testing.T) {
 	listed := ada.do(http.MethodGet, "/v1/billing/invoices?lease_id="+l.ID.String(), nil)
 	require.Contains(t, listed.text(), invoice.String())
 	require.NotContains(t, bob.do(http.MethodGet, "/v1/billing/invoices", nil).text(), invoice.String())
+}
+
+func TestAnInvoiceIsAPaperAndRowsForCostTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	money := moneytest.On(t, w.db, w.database.Pool(t), 1_000)
+	ada, bob, area := w.logIn(0), w.logIn(1), newBilling(w)
+	require.Equal(t, http.StatusCreated, ada.do(http.MethodPost, "/v1/billing/top-ups", topUp(10_000, "pm_card_visa")).status)
+	start := w.clock.Now()
+	segment := moneytest.Segment(1, start, start.Add(9*time.Minute), 20_000_000, 1_900, 8)
+	l := money.Lease(t, w.seeded[0].Org, 1, segment)
+	total, err := metering.Total([]lease.Segment{segment}, 1)
+	require.NoError(t, err)
+	require.NoError(t, area.Bills.Hold(t.Context(), l.ID, l.Org, total))
+	money.Happens(t, l, l.Start, lease.EventActive, nil)
+	money.Happens(t, l, l.End, lease.EventReleasing, nil)
+	money.Is(t, l, lease.Releasing, lease.Completed)
+	invoice, err := area.Bills.Settle(t.Context(), l.ID)
+	require.NoError(t, err)
+
+	path := "/v1/billing/invoices/" + invoice.String() + "/pdf"
+	paper := ada.do(http.MethodGet, path, nil)
+	require.Equal(t, http.StatusOK, paper.status, paper.text())
+	require.Equal(t, "application/pdf", paper.header.Get("Content-Type"))
+	require.Equal(t, `attachment; filename="draft-`+invoice.String()+`.pdf"`, paper.header.Get("Content-Disposition"))
+	require.Contains(t, paper.text(), "Test gateway: no real money moved.")
+	requireProblem(t, bob.do(http.MethodGet, path, nil), http.StatusNotFound, "invoice-not-found")
+
+	export := func(who caller, from, to time.Time) answer {
+		asked := url.Values{"from": {from.Format(time.RFC3339)}, "to": {to.Format(time.RFC3339)}}
+		return who.do(http.MethodGet, "/v1/billing/exports/focus?"+asked.Encode(), nil)
+	}
+	rows := func(got answer) [][]string {
+		require.Equal(t, http.StatusOK, got.status, got.text())
+		read, err := csv.NewReader(strings.NewReader(got.text())).ReadAll()
+		require.NoError(t, err)
+		return read
+	}
+	require.Len(t, rows(export(ada, start, start.Add(time.Hour))), 3, "a header, a charge, its tax")
+	require.Len(t, rows(export(ada, start.Add(time.Hour), start.Add(2*time.Hour))), 1, "nothing was charged in that hour")
+	require.Len(t, rows(export(bob, start, start.Add(time.Hour))), 1)
+	requireProblem(t, export(ada, start, start), http.StatusUnprocessableEntity, "invalid-period")
+	requireProblem(t, export(ada, start, start.AddDate(1, 0, 2)), http.StatusUnprocessableEntity, "invalid-period")
 }

@@ -74,13 +74,15 @@ func permissions() map[string]permission {
 		"requestAttestation":   can(tenant.LeasesWrite),
 		"listWipeCertificates": can(tenant.LeasesRead),
 
-		"getBalance":   all(tenant.BillingRead),
-		"listLedger":   all(tenant.BillingRead),
-		"listUsage":    all(tenant.BillingRead),
-		"listTopUps":   all(tenant.BillingRead),
-		"createTopUp":  {scope: tenant.BillingWrite, offTransaction: true, wholeOrganization: true},
-		"listInvoices": all(tenant.BillingRead),
-		"getInvoice":   all(tenant.BillingRead),
+		"getBalance":    all(tenant.BillingRead),
+		"listLedger":    all(tenant.BillingRead),
+		"listUsage":     all(tenant.BillingRead),
+		"listTopUps":    all(tenant.BillingRead),
+		"createTopUp":   {scope: tenant.BillingWrite, offTransaction: true, wholeOrganization: true},
+		"listInvoices":  all(tenant.BillingRead),
+		"getInvoice":    all(tenant.BillingRead),
+		"getInvoicePdf": all(tenant.BillingRead),
+		"exportFocus":   all(tenant.BillingRead),
 		// Proved by the signature on its body.
 		"receiveStripeWebhook": public,
 

@@ -2415,6 +2415,14 @@ type GetAvailabilityParams struct {
 	StepSeconds *int      `form:"step_seconds,omitempty" json:"step_seconds,omitempty"`
 }
 
+// ExportFocusParams defines parameters for ExportFocus.
+type ExportFocusParams struct {
+	From time.Time `form:"from" json:"from"`
+
+	// To Later than from, by at most 366 days
+	To time.Time `form:"to" json:"to"`
+}
+
 // ListInvoicesParams defines parameters for ListInvoices.
 type ListInvoicesParams struct {
 	Limit   *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
@@ -2755,12 +2763,18 @@ type ServerInterface interface {
 	// GetBalance Balance, with what is held
 	// (GET /v1/billing/balance)
 	GetBalance(c *gin.Context)
+	// ExportFocus Cost and usage in FOCUS 1.2
+	// (GET /v1/billing/exports/focus)
+	ExportFocus(c *gin.Context, params ExportFocusParams)
 	// ListInvoices Invoices and drafts
 	// (GET /v1/billing/invoices)
 	ListInvoices(c *gin.Context, params ListInvoicesParams)
 	// GetInvoice One invoice with its lines
 	// (GET /v1/billing/invoices/{invoice_id})
 	GetInvoice(c *gin.Context, invoiceID InvoiceID)
+	// GetInvoicePdf One invoice as a PDF
+	// (GET /v1/billing/invoices/{invoice_id}/pdf)
+	GetInvoicePdf(c *gin.Context, invoiceID InvoiceID)
 	// ListLedger Ledger transactions of your accounts
 	// (GET /v1/billing/ledger)
 	ListLedger(c *gin.Context, params ListLedgerParams)
@@ -4033,6 +4047,41 @@ func (siw *ServerInterfaceWrapper) GetBalance(c *gin.Context) {
 	siw.Handler.GetBalance(c)
 }
 
+// ExportFocus operation middleware
+func (siw *ServerInterfaceWrapper) ExportFocus(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ExportFocusParams
+
+	// ------------- Required query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "from", c.Request.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter from: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Required query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "to", c.Request.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter to: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ExportFocus(c, params)
+}
+
 // ListInvoices operation middleware
 func (siw *ServerInterfaceWrapper) ListInvoices(c *gin.Context) {
 
@@ -4099,6 +4148,31 @@ func (siw *ServerInterfaceWrapper) GetInvoice(c *gin.Context) {
 	}
 
 	siw.Handler.GetInvoice(c, invoiceID)
+}
+
+// GetInvoicePdf operation middleware
+func (siw *ServerInterfaceWrapper) GetInvoicePdf(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "invoice_id" -------------
+	var invoiceID InvoiceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "invoice_id", c.Param("invoice_id"), &invoiceID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter invoice_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetInvoicePdf(c, invoiceID)
 }
 
 // ListLedger operation middleware
@@ -5529,6 +5603,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/billing/top-ups", wrapper.CreateTopUp)
 	router.GET(options.BaseURL+"/v1/billing/invoices", wrapper.ListInvoices)
 	router.GET(options.BaseURL+"/v1/billing/invoices/:invoice_id", wrapper.GetInvoice)
+	router.GET(options.BaseURL+"/v1/billing/invoices/:invoice_id/pdf", wrapper.GetInvoicePdf)
+	router.GET(options.BaseURL+"/v1/billing/exports/focus", wrapper.ExportFocus)
 	router.POST(options.BaseURL+"/v1/webhooks/stripe", wrapper.ReceiveStripeWebhook)
 	router.GET(options.BaseURL+"/v1/admin/sites", wrapper.AdminListSites)
 	router.POST(options.BaseURL+"/v1/admin/sites", wrapper.AdminCreateSite)
@@ -6903,6 +6979,59 @@ func (response GetBalancedefaultApplicationProblemPlusJSONResponse) VisitGetBala
 	return err
 }
 
+type ExportFocusRequestObject struct {
+	Params ExportFocusParams
+}
+
+type ExportFocusResponseObject interface {
+	VisitExportFocusResponse(w http.ResponseWriter) error
+}
+
+type ExportFocus200ResponseHeaders struct {
+	ContentDisposition *string
+}
+
+type ExportFocus200TextCsvResponse struct {
+	Body          io.Reader
+	Headers       ExportFocus200ResponseHeaders
+	ContentLength int64
+}
+
+func (response ExportFocus200TextCsvResponse) VisitExportFocusResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/csv")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.ContentDisposition != nil {
+		w.Header().Set("Content-Disposition", fmt.Sprint(*response.Headers.ContentDisposition))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type ExportFocusdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ExportFocusdefaultApplicationProblemPlusJSONResponse) VisitExportFocusResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListInvoicesRequestObject struct {
 	Params ListInvoicesParams
 }
@@ -6980,6 +7109,59 @@ type GetInvoicedefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response GetInvoicedefaultApplicationProblemPlusJSONResponse) VisitGetInvoiceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetInvoicePdfRequestObject struct {
+	InvoiceID InvoiceID `json:"invoice_id"`
+}
+
+type GetInvoicePdfResponseObject interface {
+	VisitGetInvoicePdfResponse(w http.ResponseWriter) error
+}
+
+type GetInvoicePdf200ResponseHeaders struct {
+	ContentDisposition *string
+}
+
+type GetInvoicePdf200ApplicationPdfResponse struct {
+	Body          io.Reader
+	Headers       GetInvoicePdf200ResponseHeaders
+	ContentLength int64
+}
+
+func (response GetInvoicePdf200ApplicationPdfResponse) VisitGetInvoicePdfResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/pdf")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.ContentDisposition != nil {
+		w.Header().Set("Content-Disposition", fmt.Sprint(*response.Headers.ContentDisposition))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type GetInvoicePdfdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetInvoicePdfdefaultApplicationProblemPlusJSONResponse) VisitGetInvoicePdfResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -8596,12 +8778,18 @@ type StrictServerInterface interface {
 	// GetBalance Balance, with what is held
 	// (GET /v1/billing/balance)
 	GetBalance(ctx context.Context, request GetBalanceRequestObject) (GetBalanceResponseObject, error)
+	// ExportFocus Cost and usage in FOCUS 1.2
+	// (GET /v1/billing/exports/focus)
+	ExportFocus(ctx context.Context, request ExportFocusRequestObject) (ExportFocusResponseObject, error)
 	// ListInvoices Invoices and drafts
 	// (GET /v1/billing/invoices)
 	ListInvoices(ctx context.Context, request ListInvoicesRequestObject) (ListInvoicesResponseObject, error)
 	// GetInvoice One invoice with its lines
 	// (GET /v1/billing/invoices/{invoice_id})
 	GetInvoice(ctx context.Context, request GetInvoiceRequestObject) (GetInvoiceResponseObject, error)
+	// GetInvoicePdf One invoice as a PDF
+	// (GET /v1/billing/invoices/{invoice_id}/pdf)
+	GetInvoicePdf(ctx context.Context, request GetInvoicePdfRequestObject) (GetInvoicePdfResponseObject, error)
 	// ListLedger Ledger transactions of your accounts
 	// (GET /v1/billing/ledger)
 	ListLedger(ctx context.Context, request ListLedgerRequestObject) (ListLedgerResponseObject, error)
@@ -9802,6 +9990,32 @@ func (sh *strictHandler) GetBalance(ctx *gin.Context) {
 	}
 }
 
+// ExportFocus operation middleware
+func (sh *strictHandler) ExportFocus(ctx *gin.Context, params ExportFocusParams) {
+	var request ExportFocusRequestObject
+
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ExportFocus(ctx, request.(ExportFocusRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ExportFocus")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(ExportFocusResponseObject); ok {
+		if err := validResponse.VisitExportFocusResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ListInvoices operation middleware
 func (sh *strictHandler) ListInvoices(ctx *gin.Context, params ListInvoicesParams) {
 	var request ListInvoicesRequestObject
@@ -9847,6 +10061,32 @@ func (sh *strictHandler) GetInvoice(ctx *gin.Context, invoiceID InvoiceID) {
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(GetInvoiceResponseObject); ok {
 		if err := validResponse.VisitGetInvoiceResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetInvoicePdf operation middleware
+func (sh *strictHandler) GetInvoicePdf(ctx *gin.Context, invoiceID InvoiceID) {
+	var request GetInvoicePdfRequestObject
+
+	request.InvoiceID = invoiceID
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetInvoicePdf(ctx, request.(GetInvoicePdfRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetInvoicePdf")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(GetInvoicePdfResponseObject); ok {
+		if err := validResponse.VisitGetInvoicePdfResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
