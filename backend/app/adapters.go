@@ -4,10 +4,13 @@ import (
 	"context"
 
 	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/billing"
 	"github.com/leasehold/leasehold/backend/delivery"
+	"github.com/leasehold/leasehold/backend/doctor"
 	"github.com/leasehold/leasehold/backend/fabric"
 	"github.com/leasehold/leasehold/backend/fleet"
 	"github.com/leasehold/leasehold/backend/ids"
+	"github.com/leasehold/leasehold/backend/tenant"
 )
 
 // deliveryAgents lets delivery ask agents for work in its own words.
@@ -49,4 +52,20 @@ func (d deliveryFabric) WitnessStep(occasion delivery.Occasion) string {
 func (d deliveryFabric) Attest(ctx context.Context, id ids.Lease, occasion delivery.Occasion) (ids.Attestation, delivery.Verdict, error) {
 	attestation, verdict, err := d.Service.Attest(ctx, id, fabric.Occasion(occasion))
 	return attestation, delivery.Verdict(verdict), err
+}
+
+// doctorBills lets the doctor have bills rated again: everybody's, whoever asks.
+type doctorBills struct{ bills *billing.Service }
+
+// Audit implements doctor.Bills.
+func (d doctorBills) Audit(ctx context.Context) ([]doctor.Finding, error) {
+	breaches, err := d.bills.Audit(tenant.AsPlatform(ctx))
+	if err != nil {
+		return nil, err
+	}
+	findings := make([]doctor.Finding, len(breaches))
+	for i, b := range breaches {
+		findings[i] = doctor.Finding{Invariant: 5, Claim: b.Claim, What: b.What, Found: b.Found}
+	}
+	return findings, nil
 }

@@ -162,7 +162,9 @@ func (a *App) wire(ctx context.Context) error {
 	a.wireMoney()
 	a.wireFleet(attestation)
 	a.wireLeases(sealer)
-	a.doctor = &doctor.Doctor{Rows: postgres.NewDoctor(a.db), Workflows: a.reconciler(), Clock: a.clock, Settle: doctorSettles}
+	a.doctor = &doctor.Doctor{
+		Rows: postgres.NewDoctor(a.db), Bills: doctorBills{a.bills}, Workflows: a.reconciler(), Clock: a.clock, Settle: doctorSettles,
+	}
 	return nil
 }
 

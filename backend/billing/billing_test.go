@@ -74,6 +74,14 @@ func (d desk) over(t *testing.T, l lease.Lease, at time.Duration, outcome lease.
 	d.Happens(t, l, after(at), lease.EventReleasing, map[string]any{"outcome": string(outcome)})
 }
 
+// cancelled is how booking leaves a lease that was cancelled before anything was touched.
+func (d desk) cancelled(t *testing.T, l lease.Lease, refund int64) {
+	t.Helper()
+	d.Is(t, l, lease.Cancelled, lease.CancelledOutcome)
+	d.Happens(t, l, d.clock.Now(), lease.EventCancelAsked, map[string]any{"refund_minor": refund})
+	d.Happens(t, l, d.clock.Now(), lease.EventCancelled, nil)
+}
+
 func (d desk) has(t *testing.T, org ids.Org, cash, held int64) {
 	t.Helper()
 	b, err := d.Balance(t.Context(), org)
@@ -84,6 +92,9 @@ func (d desk) has(t *testing.T, org ids.Org, cash, held int64) {
 func (d desk) sound(t *testing.T) {
 	t.Helper()
 	breaches, err := d.check.Check(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, breaches)
+	breaches, err = d.Audit(tenant.AsPlatform(t.Context()))
 	require.NoError(t, err)
 	require.Empty(t, breaches)
 }
@@ -262,6 +273,7 @@ func TestACancellationKeepsWhatTheCustomerWasTold(t *testing.T) {
 	d := open(t)
 	l := d.booked(t, 19_040)
 	as := tenant.WithActor(t.Context(), tenant.Actor{Org: l.Org, Role: tenant.Owner}) // it happens in the customer's own request
+	d.cancelled(t, l, 9_519)
 	require.Equal(t, "hold-exceeded", fault.CodeOf(d.Cancel(as, l.ID, usd(19_041))))
 	for range 2 {
 		require.NoError(t, d.Cancel(as, l.ID, usd(9_521)))
@@ -275,6 +287,7 @@ func TestACancellationKeepsWhatTheCustomerWasTold(t *testing.T) {
 	require.Equal(t, metering.Fee, invoices[0].Lines[0].Kind)
 
 	free := d.booked(t, 19_040)
+	d.cancelled(t, free, 19_040)
 	require.NoError(t, d.Cancel(t.Context(), free.ID, usd(0)))
 	d.has(t, free.Org, 19_040, 0)
 	d.sound(t)
@@ -414,4 +427,23 @@ func TestTheCheckSeesWhatIsWrong(t *testing.T) {
 		require.True(t, claims[claim], "%s: %v", claim, breaches)
 	}
 	require.False(t, id.IsZero())
+}
+
+func TestAChargeThatTheFactsDoNotSayIsFound(t *testing.T) {
+	t.Parallel()
+	d := open(t)
+	l := d.booked(t, 20_000)
+	d.active(t, l, time.Hour)
+	d.clock.Set(after(3 * time.Hour))
+	require.NoError(t, d.Accrue(t.Context(), l.ID, d.clock.Now()))
+	d.over(t, l, 10*time.Hour, lease.Completed)
+	_, err := d.Settle(t.Context(), l.ID)
+	require.NoError(t, err)
+	d.sound(t)
+	d.Happens(t, l, after(5*time.Hour), lease.EventOutageBegan, nil) // somebody writes into the log of a settled lease
+	breaches, err := d.Audit(tenant.AsPlatform(t.Context()))
+	require.NoError(t, err)
+	require.Len(t, breaches, 1)
+	require.Equal(t, l.ID.String(), breaches[0].What)
+	require.Contains(t, breaches[0].Found, "segment 1 is charged")
 }

@@ -54,6 +54,8 @@ type Meter interface {
 	InsertRun(ctx context.Context, run RatingRun, lines []ChargeLine) error
 	// InsertIntervals writes the intervals of a lease that is settled.
 	InsertIntervals(ctx context.Context, l lease.Lease, intervals []metering.Interval) error
+	// Settled lists leases whose hold is closed and that no other rules than the version's have rated, by id, after the given one.
+	Settled(ctx context.Context, version string, after ids.Lease, limit int) ([]ids.Lease, error)
 	// AppendEvent writes the lease's next event.
 	AppendEvent(ctx context.Context, e lease.Event) (lease.Event, error)
 }
@@ -196,6 +198,35 @@ func (s *Service) Cancel(ctx context.Context, id ids.Lease, keep money.Amount) e
 		_, err = s.close(ctx, facts, run, prior)
 		return err
 	})
+}
+
+// Ending says what the unused time costs if the customer ends a lease that was delivered at the instant, and what then comes back of what
+// is held, both with tax. It rates the lease as Settle will, so that what the customer is told is what is billed.
+func (s *Service) Ending(ctx context.Context, id ids.Lease, at time.Time) (money.Amount, money.Amount, error) {
+	var fee, refund money.Amount
+	err := s.within(ctx, "foresee early end", func(ctx context.Context) error {
+		facts, prior, err := s.state(ctx, id, false)
+		if err != nil {
+			return err
+		}
+		hold, err := s.ledger.HoldOf(ctx, id)
+		if err != nil {
+			return err
+		}
+		run, err := metering.End(facts, plain(prior), at)
+		if err != nil {
+			return err
+		}
+		fee, refund = money.Of(0, facts.Lease.Currency), hold.Remaining()
+		for _, line := range run.Lines {
+			refund = refund.Sub(line.Gross())
+			if line.Kind == metering.Fee {
+				fee = fee.Add(line.Gross())
+			}
+		}
+		return nil
+	})
+	return fee, refund, err
 }
 
 // Usage says how a lease stands now. It returns a NotFound fault.

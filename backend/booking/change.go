@@ -3,6 +3,7 @@ package booking
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/fault"
@@ -72,15 +73,18 @@ func (s *Service) planExtension(ctx context.Context, l lease.Lease, end time.Tim
 	if !running || !l.WantedEnd.IsZero() || !now.Before(l.End) {
 		return Extension{}, fault.New(fault.Conflict, "lease-ending", "the lease has ended or is about to, and cannot be extended")
 	}
+	customer, err := s.Customers.Customer(ctx, l.Org)
+	if err != nil {
+		return Extension{}, err
+	}
+	if customer.Suspended {
+		return Extension{}, errSuspended()
+	}
 	if !end.After(l.End) || end.Truncate(s.Rules.Step) != end {
 		return Extension{}, fault.New(fault.Invalid, "invalid-end", "the new end must be later than %s, at a whole multiple of %s", l.End.Format(time.RFC3339), s.Rules.Step).
 			At("/end", "must be later than the present end")
 	}
 	t, err := s.Catalog.TypeByID(ctx, l.InstanceType)
-	if err != nil {
-		return Extension{}, err
-	}
-	customer, err := s.Customers.Customer(ctx, l.Org)
 	if err != nil {
 		return Extension{}, err
 	}
@@ -100,21 +104,20 @@ func (s *Service) planExtension(ctx context.Context, l lease.Lease, end time.Tim
 		return Extension{}, err
 	}
 	segment := segmentOf(len(segments)+1, lease.Window{Start: l.End, End: end}, t, price, customer.TaxRateBPS, l.FailurePolicy, now)
-	return s.priceExtension(l, segment)
+	return priceExtension(l, segments, segment)
 }
 
-func (s *Service) priceExtension(l lease.Lease, segment lease.Segment) (Extension, error) {
-	total, err := metering.Total([]lease.Segment{segment}, l.Instances)
+// priceExtension is what the segment adds to the lease's worth: not its own, whose rounding could be nothing.
+func priceExtension(l lease.Lease, segments []lease.Segment, more lease.Segment) (Extension, error) {
+	net, tax, err := metering.Worth(segments, l.Instances)
 	if err != nil {
 		return Extension{}, err
 	}
-	untaxed := segment
-	untaxed.TaxRateBPS = 0
-	subtotal, err := metering.Total([]lease.Segment{untaxed}, l.Instances)
+	longerNet, longerTax, err := metering.Worth(append(slices.Clip(segments), more), l.Instances)
 	if err != nil {
 		return Extension{}, err
 	}
-	return Extension{Lease: l, Segment: segment, Subtotal: subtotal, Tax: total.Sub(subtotal)}, nil
+	return Extension{Lease: l, Segment: more, Subtotal: longerNet.Sub(net), Tax: longerTax.Sub(tax)}, nil
 }
 
 func (s *Service) extend(ctx context.Context, e *Extension) error {
@@ -122,6 +125,7 @@ func (s *Service) extend(ctx context.Context, e *Extension) error {
 	if err != nil {
 		return err
 	}
+	allocations = slices.DeleteFunc(allocations, func(a lease.Allocation) bool { return !a.Serves() })
 	added := e.Segment.End.Sub(e.Segment.Start)
 	var nodes []ids.Node
 	for _, a := range allocations {
@@ -130,13 +134,10 @@ func (s *Service) extend(ctx context.Context, e *Extension) error {
 	if err := s.Market.LockNodes(ctx, nodes); err != nil {
 		return err
 	}
-	if err := s.checkFree(ctx, e.Lease, allocations, added); err != nil {
+	if err := s.checkFree(ctx, e.Lease, added); err != nil {
 		return err
 	}
 	for _, a := range allocations {
-		if !a.ReleasedAt.IsZero() {
-			continue
-		}
 		a.Occupied.End = a.Occupied.End.Add(added)
 		if err := s.Allocations.Update(ctx, a); err != nil {
 			return err
@@ -163,37 +164,26 @@ func (s *Service) extend(ctx context.Context, e *Extension) error {
 	return s.nudge(ctx, e.Lease.ID)
 }
 
-// checkFree looks, under the machines' locks, whether anybody has the slots in the added time. The constraint is the backstop.
-func (s *Service) checkFree(ctx context.Context, l lease.Lease, own []lease.Allocation, added time.Duration) error {
+// checkFree looks, under the machines' locks, whether anything is in the way in the added time. The constraint is the backstop.
+func (s *Service) checkFree(ctx context.Context, l lease.Lease, added time.Duration) error {
 	t, err := s.Catalog.TypeByID(ctx, l.InstanceType)
 	if err != nil {
 		return err
 	}
-	byNode, until := map[ids.Node][]lease.Allocation{}, time.Time{}
-	var nodes []ids.Node
-	for _, a := range own {
-		byNode[a.Node] = append(byNode[a.Node], a)
-		nodes, until = append(nodes, a.Node), maxTime(until, a.Occupied.End.Add(added))
-	}
-	pools, err := s.Market.Pools(ctx, PoolQuery{
-		Type: t, Site: l.Site, Nodes: nodes, Time: lease.Window{Start: until.Add(-added), End: until}, Now: s.Clock.Now(), But: l.ID,
-	})
-	if err != nil {
+	obstacle, err := s.Market.Obstacle(ctx, l.ID, added)
+	if err != nil || obstacle == nil {
 		return err
 	}
-	for _, pool := range pools {
-		for _, m := range pool.Machines {
-			for _, busy := range m.Busy {
-				for _, a := range byNode[m.Node] {
-					if busy.Slots.Overlaps(a.Slots) && busy.Time.Overlaps(lease.Window{Start: a.Occupied.End, End: a.Occupied.End.Add(added)}) {
-						return fault.New(fault.Conflict, "extension-taken", "part of this capacity is taken from %s on", busy.Time.Start.Format(time.RFC3339)).
-							With("free_until", busy.Time.Start.Add(-t.Turnaround))
-					}
-				}
-			}
-		}
+	return errTaken(*obstacle, t.Turnaround)
+}
+
+// errTaken says until when the lease could be extended; with a machine that is off the market there is no such instant.
+func errTaken(o Obstacle, turnaround time.Duration) error {
+	if o.Machine {
+		return fault.New(fault.Conflict, "extension-taken", "a machine of this lease has trouble, or is to be serviced, and cannot be had for longer")
 	}
-	return nil
+	return fault.New(fault.Conflict, "extension-taken", "part of this capacity is taken from %s on", o.From.Format(time.RFC3339)).
+		With("free_until", o.From.Add(-turnaround))
 }
 
 // Cancellation is what ending a lease early gives back and costs.
@@ -223,7 +213,7 @@ func (s *Service) Cancel(ctx context.Context, id ids.Lease, version int64) (Canc
 		switch {
 		case l.State == lease.Reserved:
 			made, err = s.cancel(ctx, l, segments)
-		case (l.State == lease.Provisioning || l.State == lease.Active) && l.WantedEnd.IsZero():
+		case (l.State == lease.Provisioning || l.State == lease.Active) && l.WantedEnd.IsZero() && s.Clock.Now().Before(l.End):
 			made, err = s.terminate(ctx, l, segments)
 		default:
 			return fault.New(fault.Conflict, "lease-ending", "the lease has ended or is about to")
@@ -239,15 +229,10 @@ func (s *Service) Cancel(ctx context.Context, id ids.Lease, version int64) (Canc
 // cancel gives everything back at once.
 func (s *Service) cancel(ctx context.Context, l lease.Lease, segments []lease.Segment) (Cancellation, error) {
 	now := s.Clock.Now()
-	total, err := metering.Total(segments, l.Instances)
+	ending, err := byNotice(l, segments, now)
 	if err != nil {
 		return Cancellation{}, err
 	}
-	refund := total
-	if len(segments) > 0 {
-		refund = total.Share(metering.RefundBPS(segments[0].Terms, l.Start.Sub(now)))
-	}
-	fee := total.Sub(refund)
 	if err := l.MoveTo(lease.Cancelled, now); err != nil {
 		return Cancellation{}, err
 	}
@@ -267,70 +252,70 @@ func (s *Service) cancel(ctx context.Context, l lease.Lease, segments []lease.Se
 	if err := s.Leases.Update(ctx, l); err != nil {
 		return Cancellation{}, err
 	}
-	data := map[string]any{"refund_minor": refund.Minor, "fee_minor": fee.Minor}
+	data := ending.told()
 	if err := s.record(ctx, l, lease.EventCancelAsked, data); err != nil {
 		return Cancellation{}, err
 	}
 	if err := s.record(ctx, l, lease.EventCancelled, nil); err != nil {
 		return Cancellation{}, err
 	}
-	if err := s.Money.Cancel(ctx, l.ID, fee); err != nil {
+	if err := s.Money.Cancel(ctx, l.ID, ending.Fee); err != nil {
 		return Cancellation{}, err
 	}
 	if err := s.Audit.Record(ctx, "lease.cancel", l.ID.String(), nil, data); err != nil {
 		return Cancellation{}, err
 	}
-	return Cancellation{Lease: l, EffectiveAt: now, Refund: refund, Fee: fee}, s.nudge(ctx, l.ID)
+	return Cancellation{Lease: l, EffectiveAt: now, Refund: ending.Refund, Fee: ending.Fee}, s.nudge(ctx, l.ID)
 }
 
-// terminate ends a lease that has begun, as of now.
-func (s *Service) terminate(ctx context.Context, l lease.Lease, segments []lease.Segment) (Cancellation, error) {
-	now := s.Clock.Now()
+// Ending is what an early end costs, with tax: Fee is what is not given back of the unused time, Refund what comes back of what was held.
+type Ending struct{ Fee, Refund money.Amount }
+
+// byNotice is what a lease that was not delivered costs by its refund schedule, and gives back.
+func byNotice(l lease.Lease, segments []lease.Segment, now time.Time) (Ending, error) {
 	total, err := metering.Total(segments, l.Instances)
 	if err != nil {
-		return Cancellation{}, err
+		return Ending{}, err
 	}
-	fee, used := money.Of(0, l.Currency), money.Of(0, l.Currency)
-	if l.State == lease.Active { // what was not delivered costs nothing
-		if fee, err = metering.EarlyFee(segments, l.Instances, now); err != nil {
-			return Cancellation{}, err
-		}
-		if used, err = usedUntil(segments, l.Instances, now); err != nil {
-			return Cancellation{}, err
-		}
+	refund := total
+	if len(segments) > 0 {
+		refund = total.Share(metering.RefundBPS(segments[0].Terms, l.Start.Sub(now)))
+	}
+	return Ending{Refund: refund, Fee: total.Sub(refund)}, nil
+}
+
+// told is what the customer was told, as the log keeps it: the bill follows it.
+func (e Ending) told() map[string]any {
+	return map[string]any{"refund_minor": e.Refund.Minor, "fee_minor": e.Fee.Minor}
+}
+
+// terminate ends a lease on which work has begun, as of now. While it is not delivered that is a cancellation, which costs what it would
+// have cost before anything was touched.
+func (s *Service) terminate(ctx context.Context, l lease.Lease, segments []lease.Segment) (Cancellation, error) {
+	now := s.Clock.Now()
+	var ending Ending
+	var err error
+	asked, data := lease.EventTerminateAsked, map[string]any{"end": now.Format(time.RFC3339Nano)}
+	if l.State == lease.Active {
+		ending.Fee, ending.Refund, err = s.Money.Ending(ctx, l.ID, now)
+	} else {
+		ending, err = byNotice(l, segments, now)
+		asked, data = lease.EventCancelAsked, ending.told()
+	}
+	if err != nil {
+		return Cancellation{}, err
 	}
 	l.WantedEnd, l.Version = now, l.Version+1
 	if err := s.Leases.Update(ctx, l); err != nil {
 		return Cancellation{}, err
 	}
-	data := map[string]any{"end": now.Format(time.RFC3339Nano)}
-	if err := s.record(ctx, l, lease.EventTerminateAsked, data); err != nil {
+	if err := s.record(ctx, l, asked, data); err != nil {
 		return Cancellation{}, err
 	}
 	if err := s.Audit.Record(ctx, "lease.terminate", l.ID.String(), nil, data); err != nil {
 		return Cancellation{}, err
 	}
-	return Cancellation{
-		Lease: l, Terminates: true, EffectiveAt: now, Refund: total.Sub(used).Sub(fee), Fee: fee,
-	}, s.nudge(ctx, l.ID)
-}
-
-// usedUntil is what the contract up to the instant costs, with tax.
-func usedUntil(segments []lease.Segment, instances int, end time.Time) (money.Amount, error) {
-	var used []lease.Segment
-	for _, segment := range segments {
-		if !segment.Start.Before(end) {
-			break
-		}
-		if segment.End.After(end) {
-			segment.End = end
-		}
-		used = append(used, segment)
-	}
-	if len(used) == 0 {
-		return money.Of(0, segments[0].Rate.Currency), nil
-	}
-	return metering.Total(used, instances)
+	return Cancellation{Lease: l, Terminates: true, EffectiveAt: now, Refund: ending.Refund, Fee: ending.Fee}, s.nudge(ctx, l.ID)
 }
 
 // Description is what a lease is called; nil fields stay as they are.

@@ -35,10 +35,15 @@ type PoolQuery struct {
 	// what is busy on them, for placements in that time only. Zero: none are.
 	Needed lease.Window
 	Now    time.Time // for overruns: unreleased allocations whose time is over
-	But    ids.Lease // whose own allocations do not count as busy
 	// HeardSince leaves out machines whose agent was last heard before it; zero: none. What starts soon must not land on a silent machine;
 	// for what is far ahead there is time to bring it back.
 	HeardSince time.Time
+}
+
+// Obstacle keeps a lease from staying on its machines for longer.
+type Obstacle struct {
+	From    time.Time // when somebody else has a part of its slots; zero: nobody has
+	Machine bool      // one of its machines is off the market: in trouble, or to be serviced
 }
 
 // Market reads capacity: market tables, which no tenant sees.
@@ -46,6 +51,8 @@ type Market interface {
 	// Pools reads the machines that the type places on, with what is busy in the time. A slot that is quarantined, or whose unreleased
 	// allocation is past its time, is busy for ever; a machine with a condition that prevents allocation is left out.
 	Pools(ctx context.Context, q PoolQuery) ([]Pool, error)
+	// Obstacle reads what keeps a lease from staying where it is for longer; nil: nothing does.
+	Obstacle(ctx context.Context, id ids.Lease, longer time.Duration) (*Obstacle, error)
 	// LockNodes locks the machines' rows in the order of their ids, so that bookings wait for each other and never in a circle.
 	LockNodes(ctx context.Context, nodes []ids.Node) error
 	// SiteNames reads all sites' names.
@@ -107,6 +114,9 @@ type Money interface {
 	// Hold and Raise return an Unfunded fault, code "insufficient-balance", with the numbers.
 	Hold(ctx context.Context, id ids.Lease, org ids.Org, amount money.Amount) error
 	Raise(ctx context.Context, id ids.Lease, extra money.Amount) error
+	// Ending says what ending a lease that was delivered costs for the unused time, if it ends at the instant, and what then comes back of
+	// what is held, both with tax; it is what will be billed.
+	Ending(ctx context.Context, id ids.Lease, at time.Time) (fee, refund money.Amount, err error)
 	// Cancel keeps a fee of the hold and gives back the rest.
 	Cancel(ctx context.Context, id ids.Lease, keep money.Amount) error
 }

@@ -119,7 +119,7 @@ func nearby(p Pool, lost ids.Node, own []lease.Allocation, promised Topology) []
 	var others []Machine
 	for _, m := range p.Machines {
 		if m.Node != lost && slices.ContainsFunc(own, func(a lease.Allocation) bool {
-			return a.Node == m.Node && a.ReleasedAt.IsZero() && a.ReplacedBy.IsZero()
+			return a.Node == m.Node && a.Serves()
 		}) {
 			others = append(others, m)
 		}

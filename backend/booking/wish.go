@@ -286,19 +286,13 @@ func fabricName(pools []Pool, p Placement) string {
 
 func priced(in searching, placed Placement, price catalog.PriceVersion, window lease.Window, fabric string) (Option, error) {
 	segment := segmentOf(1, window, in.typ, price, in.customer.TaxRateBPS, in.wish.FailurePolicy, in.now)
-	total, err := metering.Total([]lease.Segment{segment}, in.wish.Instances)
-	if err != nil {
-		return Option{}, err
-	}
-	untaxed := segment
-	untaxed.TaxRateBPS = 0
-	subtotal, err := metering.Total([]lease.Segment{untaxed}, in.wish.Instances)
+	subtotal, tax, err := metering.Worth([]lease.Segment{segment}, in.wish.Instances)
 	if err != nil {
 		return Option{}, err
 	}
 	return Option{
 		Placement: placed, SiteName: in.names[placed.Site], Fabric: fabric, Class: in.class, Window: window, Instances: in.wish.Instances, Type: in.typ,
-		Price: price, Subtotal: subtotal, Tax: total.Sub(subtotal),
+		Price: price, Subtotal: subtotal, Tax: tax,
 	}, nil
 }
 

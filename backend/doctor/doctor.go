@@ -45,6 +45,12 @@ type Rows interface {
 	Live(ctx context.Context, now time.Time) ([]ids.Lease, error)
 }
 
+// Bills rates settled leases again.
+type Bills interface {
+	// Audit returns the leases whose charges are not what their facts cost.
+	Audit(ctx context.Context) ([]Finding, error)
+}
+
 // Workflows knows which leases have a live workflow.
 type Workflows interface {
 	Running(ctx context.Context) (map[ids.Lease]bool, error)
@@ -53,6 +59,7 @@ type Workflows interface {
 // Doctor examines.
 type Doctor struct {
 	Rows      Rows
+	Bills     Bills     // nil: no bill is rated again
 	Workflows Workflows // nil: the sixth invariant is not examined
 	Clock     clock.Clock
 	// Settle is how long a lease may be without its workflow, or a workflow be there still, before that is a breach: what starts
@@ -65,6 +72,13 @@ func (d *Doctor) Run(ctx context.Context) ([]Finding, error) {
 	findings, err := d.Rows.Examine(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("examine database: %w", err)
+	}
+	if d.Bills != nil {
+		wrong, err := d.Bills.Audit(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("audit bills: %w", err)
+		}
+		findings = append(findings, wrong...)
 	}
 	if d.Workflows == nil {
 		return findings, nil

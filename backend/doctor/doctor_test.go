@@ -77,3 +77,21 @@ func TestEveryInvariantHasWords(t *testing.T) {
 	t.Parallel()
 	require.Len(t, doctor.Invariants(), 8)
 }
+
+// bills has one wrong bill.
+type bills struct{ err error }
+
+func (b bills) Audit(context.Context) ([]doctor.Finding, error) {
+	return []doctor.Finding{{Invariant: 5, Claim: "c", What: "lease", Found: "a cent too much"}}, b.err
+}
+
+func TestABillThatItsFactsDoNotSayIsABreach(t *testing.T) {
+	t.Parallel()
+	b := &body{live: [][]ids.Lease{{}}, running: [][]ids.Lease{{}}}
+	found, err := (&doctor.Doctor{Rows: b, Bills: bills{}, Workflows: b, Clock: clock.System{}}).Run(t.Context())
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	require.Equal(t, "a cent too much", found[1].Found)
+	_, err = (&doctor.Doctor{Rows: b, Bills: bills{errors.New("no database")}}).Run(t.Context())
+	require.ErrorContains(t, err, "audit bills")
+}

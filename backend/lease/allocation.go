@@ -63,6 +63,9 @@ type Allocation struct {
 	ReleasedAt time.Time
 }
 
+// Serves reports whether the allocation is one of its lease's instances: it has neither been given back nor replaced.
+func (a Allocation) Serves() bool { return a.ReleasedAt.IsZero() && a.ReplacedBy.IsZero() }
+
 // Access is where the tenant logs in.
 type Access struct {
 	Host     string   `json:"host"`

@@ -55,7 +55,7 @@ func (s *story) hear(id ids.Lease, e lease.Event) error {
 		if s.active.IsZero() {
 			s.active = at
 		}
-	case lease.EventReleasing:
+	case lease.EventReleasing, lease.EventCancelled:
 		if s.stop.IsZero() {
 			s.stop = at
 		}
@@ -65,9 +65,9 @@ func (s *story) hear(id ids.Lease, e lease.Event) error {
 		return s.hearOutage(id, e, at)
 	case lease.EventNodeReplaced:
 		return s.hearReplacement(id, e, at)
-	case lease.EventBooked, lease.EventExtended, lease.EventCancelled, lease.EventTerminateAsked, lease.EventProvisioning, lease.EventNodePrepared,
+	case lease.EventBooked, lease.EventExtended, lease.EventTerminateAsked, lease.EventProvisioning, lease.EventNodePrepared,
 		lease.EventNodeFailed, lease.EventIsolated, lease.EventIsolationFailed, lease.EventNotice, lease.EventRevoked,
-		lease.EventPartitionClear, lease.EventNodeWiped, lease.EventNodeQuarantined, lease.EventCharged, lease.EventClosed:
+		lease.EventPartitionClear, lease.EventAttestAsked, lease.EventAttested, lease.EventNodeWrittenOff, lease.EventNodeWiped, lease.EventNodeQuarantined, lease.EventCharged, lease.EventClosed:
 	default: // a type that came later than this rule costs nothing and excludes nothing
 	}
 	return nil

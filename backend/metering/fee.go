@@ -18,38 +18,6 @@ type fee struct {
 	description string
 }
 
-// Total is the worst case of a lease's segments: all of it used, with tax. It is what is quoted and held.
-func Total(segments []lease.Segment, instances int) (money.Amount, error) {
-	var total money.Amount
-	for i, s := range segments {
-		net, err := worth(s, instances, s.Start)
-		if err != nil {
-			return money.Amount{}, err
-		}
-		gross := net.Add(net.Share(int64(s.TaxRateBPS)))
-		if i == 0 {
-			total.Currency = gross.Currency
-		}
-		total = total.Add(gross)
-	}
-	return total, nil
-}
-
-// EarlyFee is what ending at the instant costs beyond usage, with tax: the part of the unused time that the terms do not give back.
-// The refund is the total less the usage up to then less this.
-func EarlyFee(segments []lease.Segment, instances int, end time.Time) (money.Amount, error) {
-	fees, err := earlyFees(segments, instances, end)
-	if err != nil || len(segments) == 0 {
-		return money.Amount{}, err
-	}
-	sum := money.Of(0, segments[0].Rate.Currency)
-	for _, s := range segments {
-		net := money.Of(fees[s.Seq].net, s.Rate.Currency)
-		sum = sum.Add(net).Add(net.Share(int64(s.TaxRateBPS)))
-	}
-	return sum, nil
-}
-
 // RefundBPS is what the schedule gives back of the price when a lease is cancelled that long before its start. After the start, a
 // lease that was not delivered costs nothing.
 func RefundBPS(terms lease.Terms, notice time.Duration) int64 {
@@ -107,8 +75,10 @@ func Keep(f Facts, kept money.Amount, at time.Time) (Run, error) {
 	for _, e := range f.Events {
 		run.EventSeq = max(run.EventSeq, e.Seq)
 	}
+	classes := classesOf(f.Segments, nil)
 	for _, segment := range f.Segments {
 		m := newMeter(f, segment, nil)
+		m.class = classes[segment.TaxRateBPS]
 		if fee, due := fees[segment.Seq]; due {
 			m.fee(fee)
 		}
@@ -117,21 +87,29 @@ func Keep(f Facts, kept money.Amount, at time.Time) (Run, error) {
 	return run, run.sign(f, nil, true)
 }
 
+// earlyFees is what ending at the instant costs beyond usage: the part of each segment's unused time that its terms do not give back.
+// The parts are cut from their cumulative sum per tax rate, as usage is.
 func earlyFees(segments []lease.Segment, instances int, end time.Time) (map[int]fee, error) {
-	fees := map[int]fee{}
-	for _, s := range segments {
+	whole, err := costs(segments, instances, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	used, err := costs(segments, instances, end)
+	if err != nil {
+		return nil, err
+	}
+	fees, exact, charged := map[int]fee{}, map[int]int64{}, map[int]int64{}
+	for i, s := range segments {
 		from := latest(instant(s.Start), instant(end))
 		if !from.Before(instant(s.End)) {
 			continue
 		}
-		unused, err := worth(s, instances, from)
-		if err != nil {
-			return nil, err
-		}
 		bps := 10_000 - s.Terms.EarlyRefundBPS
+		exact[s.TaxRateBPS] += (whole[i] - used[i]) * bps
+		net := cut(exact[s.TaxRateBPS], 1, 10_000) - charged[s.TaxRateBPS]
+		charged[s.TaxRateBPS] += net
 		fees[s.Seq] = fee{
-			from: from, quantity: span(s, instances, from), net: unused.Share(bps).Minor,
-			description: fmt.Sprintf("Early end: %s of the unused time", percent(bps)),
+			from: from, quantity: span(s, instances, from), net: net, description: fmt.Sprintf("Early end: %s of the unused time", percent(bps)),
 		}
 	}
 	return fees, nil
@@ -139,43 +117,30 @@ func earlyFees(segments []lease.Segment, instances int, end time.Time) (map[int]
 
 // keepFees spreads what is kept over the segments by their price; the parts sum to the whole. It includes tax.
 func keepFees(segments []lease.Segment, instances int, kept money.Amount) (map[int]fee, error) {
+	nets, err := costs(segments, instances, time.Time{})
+	if err != nil {
+		return nil, err
+	}
 	total, err := Total(segments, instances)
 	if err != nil {
 		return nil, err
 	}
 	fees, price, spread := map[int]fee{}, int64(0), int64(0)
-	for _, s := range segments {
-		own, err := Total([]lease.Segment{s}, instances)
-		if err != nil {
-			return nil, err
-		}
-		price += own.Minor
-		gross := cut(kept.Minor, price, total.Minor) - spread
-		spread += gross
-		net := cut(gross, 10_000, 10_000+int64(s.TaxRateBPS))
-		tax := gross - net
-		if gross != 0 {
+	gross, net := map[int]int64{}, map[int]int64{}
+	for i, t := range taxes(segments, nets) {
+		s := segments[i]
+		price += nets[i] + t
+		part := cut(kept.Minor, price, total.Minor) - spread
+		spread += part
+		gross[s.TaxRateBPS] += part
+		own := cut(gross[s.TaxRateBPS], 10_000, 10_000+int64(s.TaxRateBPS)) - net[s.TaxRateBPS]
+		net[s.TaxRateBPS] += own
+		if tax := part - own; part != 0 || own != 0 {
 			from := instant(s.Start)
-			fees[s.Seq] = fee{from: from, quantity: span(s, instances, from), net: net, tax: &tax, description: "Cancellation"}
+			fees[s.Seq] = fee{from: from, quantity: span(s, instances, from), net: own, tax: &tax, description: "Cancellation"}
 		}
 	}
 	return fees, nil
-}
-
-// worth is the price of a segment's time from the instant to its end: the whole less what comes before, so that both parts sum to
-// the rounding of the whole.
-func worth(s lease.Segment, instances int, from time.Time) (money.Amount, error) {
-	whole := span(s, instances, instant(s.Start))
-	before := new(big.Int).Sub(whole, span(s, instances, from))
-	all, err := s.Rate.Cost(whole)
-	if err != nil {
-		return money.Amount{}, fmt.Errorf("price segment %d: %w", s.Seq, err)
-	}
-	gone, err := s.Rate.Cost(before)
-	if err != nil {
-		return money.Amount{}, fmt.Errorf("price segment %d: %w", s.Seq, err)
-	}
-	return all.Sub(gone), nil
 }
 
 // span is the quantity of a segment's time from the instant to its end.

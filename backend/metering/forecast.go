@@ -28,3 +28,10 @@ func Forecast(f Facts, prior []Line, now time.Time) (money.Amount, error) {
 	}
 	return sum, nil
 }
+
+// End is the rating that settles the lease if the customer ends it at the instant: what they are told is what they are billed.
+func End(f Facts, prior []Line, at time.Time) (Run, error) {
+	f.Lease.WantedEnd, f.Lease.Outcome = at, lease.Terminated
+	f.Events = append(slices.Clip(f.Events), lease.Event{Type: lease.EventReleasing, At: at})
+	return Settle(f, prior)
+}

@@ -289,6 +289,8 @@ func TestAnEarlyEndChargesThePartThatIsNotGivenBack(t *testing.T) {
 	w := lasting(10*time.Hour, 1).happens(0, lease.EventActive, nil)
 	w.Segments[0].Rate.Micros = 1_000_000 // 8 GPUs: 8 USD an hour, 80 USD in all
 	w.Segments[0].Terms.EarlyRefundBPS = 7_500
+	told, err := metering.End(w.Facts, nil, at(4*time.Hour))
+	require.NoError(t, err)
 	w.Lease.WantedEnd = at(4 * time.Hour)
 	w.happens(4*time.Hour, lease.EventTerminateAsked, map[string]any{"end": w.Lease.WantedEnd.Format(time.RFC3339)})
 	w.over(4*time.Hour+30*time.Second, lease.Terminated)
@@ -303,9 +305,8 @@ func TestAnEarlyEndChargesThePartThatIsNotGivenBack(t *testing.T) {
 	_, tax := sum(run.Lines)
 	require.Equal(t, int64(836), tax)
 
-	quoted, err := metering.EarlyFee(w.Segments, 1, w.Lease.WantedEnd)
-	require.NoError(t, err)
-	require.Equal(t, int64(1_428), quoted.Minor, "what a quote says is what is charged")
+	require.Equal(t, int64(1_428), fee.Gross().Minor)
+	require.Equal(t, run.LinesDigest, told.LinesDigest, "what the customer is told is what is charged")
 	require.Empty(t, w.settle(t, run.Lines...).Lines, "a fee is charged once")
 }
 
@@ -383,4 +384,33 @@ func TestTheTwentyNinthOfFebruaryIsADay(t *testing.T) {
 	w.happens(w.Lease.Start.Sub(start), lease.EventActive, nil)
 	w.over(w.Lease.End.Sub(start), lease.Completed)
 	require.Equal(t, money.UnitMillis(8, 48*time.Hour), w.settle(t).Lines[0].Quantity)
+}
+
+func TestExtendingASecondAtATimeIsNotFree(t *testing.T) {
+	t.Parallel()
+	w := lasting(20*time.Second, 1).happens(0, lease.EventActive, nil)
+	w.Segments[0].Rate.Micros = 10_000 // a cent an hour for each of 8 GPUs: a second is 0.02 cents
+	w.Segments[0].Terms.EarlyRefundBPS = 5_000
+	for i := range 3_600 {
+		more := w.Segments[0]
+		more.Seq, more.Start, more.End = i+2, w.Lease.End, w.Lease.End.Add(time.Second)
+		w.Segments, w.Lease.End = append(w.Segments, more), more.End
+	}
+	one := w.Segments[0]
+	one.End = w.Lease.End
+	want, err := metering.Total([]lease.Segment{one}, 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, want.Minor, "8.04 cents, and 19 % of them")
+	held, err := metering.Total(w.Segments, 1)
+	require.NoError(t, err)
+	require.Equal(t, want, held)
+
+	told, err := metering.End(w.Facts, nil, at(20*time.Second))
+	require.NoError(t, err)
+	net, _ := sum(told.Lines)
+	require.Equal(t, int64(4), net, "half of what is unused is not given back, however it was booked")
+
+	w.over(3_620*time.Second, lease.Completed)
+	net, tax := sum(w.settle(t).Lines)
+	require.Equal(t, want.Minor, net+tax)
 }

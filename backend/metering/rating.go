@@ -11,7 +11,7 @@ import (
 )
 
 // Version names the rules of this package. It changes with every change that may alter a line.
-const Version = "rating/1"
+const Version = "rating/2"
 
 // LineKind says what a charge line is for.
 type LineKind string
@@ -96,8 +96,10 @@ func rate(f Facts, prior []Line, until time.Time, final bool) (Run, error) {
 			return Run{}, err
 		}
 	}
+	classes := classesOf(f.Segments, prior)
 	for _, segment := range f.Segments {
 		m := newMeter(f, segment, prior)
+		m.class = classes[segment.TaxRateBPS]
 		if err := m.usage(run.Intervals, earliest(run.Until, earliest(s.end, s.stop)), final); err != nil {
 			return Run{}, fmt.Errorf("rate segment %d: %w", segment.Seq, err)
 		}
@@ -117,6 +119,7 @@ type meter struct {
 	used, net, tax          int64    // charged so far: usage, everything, its tax
 	usages, fixes, feeCount int      // lines so far
 	at                      time.Time
+	class                   *class // that the segment is of; only where lines are made
 	lines                   []Line
 }
 
@@ -145,20 +148,21 @@ func newMeter(f Facts, segment lease.Segment, prior []Line) *meter {
 	return m
 }
 
-// usage adds the line from the last one's end to until, which makes all of them sum to the rounding of the whole.
+// usage adds the line from the last one's end to until, which makes all lines of the segment's class sum to the rounding of the whole.
 func (m *meter) usage(intervals []Interval, until time.Time, final bool) error {
 	quantity := m.billable(intervals)
-	cost, err := m.segment.Rate.Cost(quantity)
-	if err != nil {
+	if _, err := m.class.usage.climb(m.segment.Rate, quantity); err != nil {
 		return err
 	}
-	more, amount := new(big.Int).Sub(quantity, m.quantity), cost.Minor-m.used
+	m.class.charged += m.used
+	more, amount := new(big.Int).Sub(quantity, m.quantity), m.class.usage.rounded-m.class.charged
 	if amount == 0 && (more.Sign() == 0 || !final) {
 		return nil
 	}
+	m.class.charged += amount
 	line := m.line(Usage, m.at, latest(m.at, earliest(instant(m.segment.End), until)), more, amount)
 	line.Description = m.describe()
-	if more.Sign() < 0 {
+	if more.Sign() < 0 || more.Sign() == 0 && amount < 0 { // the facts of an earlier segment of the class have shrunk
 		line.Kind, line.Corrects, line.Description = Correction, m.usages, "Correction of usage"
 		m.fixes++
 		line.Seq = m.fixes
@@ -188,18 +192,19 @@ func (m *meter) fee(f fee) {
 	}
 	line := m.line(Fee, f.from, instant(m.segment.End), f.quantity, f.net)
 	if f.tax != nil {
+		m.class.tax += *f.tax - line.Tax.Minor
 		line.Tax.Minor = *f.tax
 	}
 	line.Seq, line.Description = 1, f.description
 	m.lines = append(m.lines, line)
 }
 
-// line starts a line and takes its tax from the segment's cumulative tax.
+// line starts a line and takes its tax from the cumulative tax of the segment's class.
 func (m *meter) line(kind LineKind, from, to time.Time, quantity *big.Int, amount int64) Line {
 	currency := m.segment.Rate.Currency
-	m.net += amount
-	tax := money.Of(m.net, currency).Share(int64(m.segment.TaxRateBPS)).Minor - m.tax
-	m.tax += tax
+	m.class.net += amount
+	tax := money.Of(m.class.net, currency).Share(int64(m.segment.TaxRateBPS)).Minor - m.class.tax
+	m.class.tax += tax
 	return Line{
 		Segment: m.segment.Seq, Kind: kind, From: from, To: to, Unit: unit(m.segment.Terms), Quantity: quantity, Rate: m.segment.Rate,
 		Amount: money.Of(amount, currency), TaxRateBPS: m.segment.TaxRateBPS, Tax: money.Of(tax, currency),

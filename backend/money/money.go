@@ -121,19 +121,29 @@ func (r Rate) String() string {
 // To charge in parts, always cost the cumulative quantity and subtract what was charged before; then any way of cutting
 // sums to the rounding of the whole.
 func (r Rate) Cost(unitMillis *big.Int) (Amount, error) {
-	exp, err := r.Currency.Exponent()
+	return Round(r.Exact(unitMillis), r.Currency)
+}
+
+// Exact returns rate × quantity before rounding, in micro-units times unit-milliseconds, so that costs at several rates of one currency
+// can be summed before they are rounded.
+func (r Rate) Exact(unitMillis *big.Int) *big.Int {
+	return new(big.Int).Mul(big.NewInt(r.Micros), unitMillis)
+}
+
+// Round turns an exact cost, or a sum of them, into minor units, rounded half-even once.
+func Round(exact *big.Int, currency Currency) (Amount, error) {
+	exp, err := currency.Exponent()
 	if err != nil {
 		return Amount{}, err
 	}
 	// minor = micros/1e6 × 10^exp × unitMillis/3.6e6
-	num := new(big.Int).Mul(big.NewInt(r.Micros), unitMillis)
-	num.Mul(num, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(exp)), nil))
+	num := new(big.Int).Mul(exact, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(exp)), nil))
 	den := new(big.Int).Mul(big.NewInt(1_000_000), big.NewInt(int64(time.Hour/time.Millisecond)))
 	minor := RoundHalfEven(num, den)
 	if !minor.IsInt64() {
 		return Amount{}, fmt.Errorf("cost %s exceeds the range of an amount", minor)
 	}
-	return Amount{Minor: minor.Int64(), Currency: r.Currency}, nil
+	return Amount{Minor: minor.Int64(), Currency: currency}, nil
 }
 
 // UnitMillis returns units × d in unit-milliseconds; d is truncated to the millisecond.

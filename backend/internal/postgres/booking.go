@@ -218,6 +218,30 @@ func (s *Booking) SSHKeys(ctx context.Context, all []ids.SSHKey) ([]lease.SSHKey
 	return keys, nil
 }
 
+// Obstacle implements booking.Market. Other leases' slots and those of maintenance count alike.
+func (s *Booking) Obstacle(ctx context.Context, id ids.Lease, longer time.Duration) (*booking.Obstacle, error) {
+	var found struct {
+		TakenFrom *time.Time
+		Off       bool
+	}
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
+		return conn(ctx).Raw(`SELECT min(lower(o.occupied)) AS taken_from, coalesce(bool_or(n.state <> 'available'), false) AS off
+			FROM allocation a JOIN node n ON n.id = a.node_id
+			LEFT JOIN allocation o ON o.node_id = a.node_id AND o.slots && a.slots AND o.released_at IS NULL AND o.id <> a.id
+				AND o.occupied && tstzrange(upper(a.occupied), upper(a.occupied) + ?::bigint * interval '1 microsecond')
+			WHERE a.lease_id = ? AND a.released_at IS NULL AND a.replaced_by IS NULL`, longer.Microseconds(), id).Scan(&found).Error
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("look for an obstacle: %w", err)
+	case found.TakenFrom != nil:
+		return &booking.Obstacle{From: found.TakenFrom.UTC(), Machine: found.Off}, nil
+	case found.Off:
+		return &booking.Obstacle{Machine: true}, nil
+	}
+	return nil, nil //nolint:nilnil // nothing is in the way
+}
+
 // LockNodes implements booking.Market.
 func (s *Booking) LockNodes(ctx context.Context, nodes []ids.Node) error {
 	if len(nodes) == 0 {

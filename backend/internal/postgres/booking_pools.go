@@ -69,9 +69,6 @@ func machinesQuery(q booking.PoolQuery) *query {
 	busy := func(forever, condition string, args ...any) {
 		sql.add(`SELECT node_id, slots, occupied, ` + forever + ` AS forever FROM allocation WHERE released_at IS NULL AND `)
 		sql.add(condition, args...)
-		if !q.But.IsZero() {
-			sql.add(` AND lease_id IS DISTINCT FROM %s`, q.But)
-		}
 		if q.Nodes != nil {
 			sql.add(` AND node_id = ANY(%s::text[]::uuid[])`, uuidTexts(q.Nodes))
 		}

@@ -135,9 +135,6 @@ func (w *warehouse) drawQuery(t *rapid.T, nodes []ids.Node) (booking.PoolQuery, 
 	if rapid.Bool().Draw(t, "one_site") {
 		q.Site = rapid.SampledFrom(w.sites).Draw(t, "site")
 	}
-	if rapid.Bool().Draw(t, "own") {
-		q.But = w.lease
-	}
 	if rapid.Bool().Draw(t, "soon") {
 		q.HeardSince = w.now.Add(-time.Minute)
 	}
@@ -186,7 +183,7 @@ func (w *warehouse) plainly(t *rapid.T, ctx context.Context, q booking.PoolQuery
 func (w *warehouse) busy(t *rapid.T, ctx context.Context, q booking.PoolQuery, node ids.Node) []booking.Busy { //nolint:revive // rapid's T comes first
 	rows, err := w.Pool.Query(ctx, `
 		SELECT lower(slots), upper(slots), lower(occupied), upper(occupied), state = 'quarantined' OR upper(occupied) <= $2
-		FROM allocation WHERE node_id = $1 AND released_at IS NULL AND ($3::uuid IS NULL OR lease_id IS DISTINCT FROM $3)`, node, q.Now, q.But)
+		FROM allocation WHERE node_id = $1 AND released_at IS NULL`, node, q.Now)
 	require.NoError(t, err)
 	var b booking.Busy
 	var forever bool
@@ -254,12 +251,9 @@ func TestMaintenanceIsBusyForWhoeverAsks(t *testing.T) {
 	q := booking.PoolQuery{
 		Type: catalog.InstanceType{Width: 64, Stride: 64, Hardware: "hw", Mode: "bare_metal"}, Time: lease.Window{Start: w.now, End: w.now.Add(time.Hour)}, Now: w.now,
 	}
-	for _, but := range []ids.Lease{{}, w.lease} {
-		q.But = but
-		pools, err := postgres.NewBooking(db).Pools(ctx, q)
-		require.NoError(t, err)
-		require.Equal(t, []booking.Busy{{Slots: lease.Slots{From: 0, To: 64}, Time: q.Time}}, pools[0].Machines[0].Busy)
-	}
+	pools, err := postgres.NewBooking(db).Pools(ctx, q)
+	require.NoError(t, err)
+	require.Equal(t, []booking.Busy{{Slots: lease.Slots{From: 0, To: 64}, Time: q.Time}}, pools[0].Machines[0].Busy)
 }
 
 func withoutBusy(pools []booking.Pool) []booking.Pool {

@@ -231,6 +231,19 @@ func (s *Metering) InsertIntervals(ctx context.Context, l lease.Lease, intervals
 	return nil
 }
 
+// Settled implements billing.Meter.
+func (s *Metering) Settled(ctx context.Context, version string, after ids.Lease, limit int) ([]ids.Lease, error) {
+	find := conn(ctx).Table("hold h").Where(`h.closed_at IS NOT NULL AND NOT EXISTS (SELECT FROM rating_run r WHERE r.lease_id = h.lease_id AND r.code_version <> ?)`, version)
+	if !after.IsZero() {
+		find = find.Where("h.lease_id > ?", after)
+	}
+	var found []ids.Lease
+	if err := find.Order("h.lease_id").Limit(limit).Pluck("h.lease_id", &found).Error; err != nil {
+		return nil, fmt.Errorf("list settled leases: %w", err)
+	}
+	return found, nil
+}
+
 // AppendEvent implements billing.Meter.
 func (s *Metering) AppendEvent(ctx context.Context, e lease.Event) (lease.Event, error) {
 	return s.leases.AppendEvent(ctx, e)
