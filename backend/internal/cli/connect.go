@@ -187,7 +187,7 @@ func pages[R any](fetch func(cursor *string) (*R, *http.Response, error), add fu
 			return err
 		}
 		add(page)
-		next := nextCursor(response)
+		next := client.NextCursor(response)
 		if next == "" {
 			return nil
 		}

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"regexp"
 	"sort"
 	"strings"
 
@@ -128,18 +126,4 @@ func newProblem(problem *client.Problem, response *http.Response) error {
 		sort.Strings(p.Lines)
 	}
 	return p
-}
-
-// nextCursor reads the cursor of `Link: <…?cursor=X>; rel="next"`.
-func nextCursor(response *http.Response) string {
-	for _, header := range response.Header.Values("Link") {
-		m := regexp.MustCompile(`<([^>]+)>;\s*rel="?next"?`).FindStringSubmatch(header)
-		if m == nil {
-			continue
-		}
-		if target, err := url.Parse(m[1]); err == nil {
-			return target.Query().Get("cursor")
-		}
-	}
-	return ""
 }

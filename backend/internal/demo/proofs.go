@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
 	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
@@ -172,24 +171,15 @@ func (d *demo) checkCharges(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d lines, %s, equal to the recomputation to the cent", len(usage.Lines), wanted), nil
 }
 
-// expectedCost rates each segment's delivered time. The booking's segment ends where the extension's begins.
+// expectedCost rates the delivered time, from the later of start and delivery to the end that the extension gave. Booking and extension
+// have one rate and one tax, and are rounded together.
 func (d *demo) expectedCost() (money.Amount, error) {
 	from := d.lease.Start
 	if d.lease.ActiveAt != nil && d.lease.ActiveAt.After(from) {
 		from = *d.lease.ActiveAt
 	}
-	boundary := d.quoted.Window.End
 	rate := money.Rate{Micros: d.quoted.Rate.Micros, Currency: money.Currency(d.quoted.Rate.Currency)}
-	total := money.Of(0, rate.Currency)
-	for _, w := range []client.Window{{Start: from, End: boundary}, {Start: boundary, End: d.lease.End}} {
-		units := d.quoted.UnitsPerInstance * int64(len(d.nodes))
-		cost, err := rate.Cost(new(big.Int).Set(money.UnitMillis(units, w.End.Sub(w.Start))))
-		if err != nil {
-			return money.Amount{}, err
-		}
-		total = total.Add(cost)
-	}
-	return total, nil
+	return rate.Cost(money.UnitMillis(d.quoted.UnitsPerInstance*int64(len(d.nodes)), d.lease.End.Sub(from)))
 }
 
 func (d *demo) checkInvoice(ctx context.Context) (string, error) {
@@ -225,19 +215,55 @@ func (d *demo) checkInvoice(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s %s: total %s, prepaid %s, payable %s", invoice.State, invoice.ID, amount(invoice.Total), amount(invoice.Prepaid), amount(invoice.Payable)), nil
 }
 
+// checkBalance sums what the lease moved in the customer's books. It looks at this lease alone: others may rent at the same time.
 func (d *demo) checkBalance(ctx context.Context) (string, error) {
+	moved, err := d.moved(ctx)
+	if err != nil {
+		return "", err
+	}
+	if moved["held"] != 0 {
+		return "", fmt.Errorf("%d minor units are still held", moved["held"])
+	}
+	if moved["cash"] != -d.lease.Charged.Amount {
+		return "", fmt.Errorf("%d minor units are gone, charged were %d", -moved["cash"], d.lease.Charged.Amount)
+	}
 	balance, err := d.balance(ctx)
 	if err != nil {
 		return "", err
 	}
-	spent := d.before.Cash.Amount + d.before.Held.Amount - balance.Cash.Amount - balance.Held.Amount
-	if balance.Held.Amount != d.before.Held.Amount {
-		return "", fmt.Errorf("%s is still held", amount(balance.Held))
+	return fmt.Sprintf("%s left, nothing of this lease held, exactly the %s charged are gone", amount(balance.Available), amount(d.lease.Charged)), nil
+}
+
+// moved sums the ledger's entries of the lease by account.
+func (d *demo) moved(ctx context.Context) (map[string]int64, error) {
+	sums, limit := map[string]int64{}, 200
+	var cursor *string
+	for {
+		answer, err := d.api.ListLedgerWithResponse(ctx, &client.ListLedgerParams{Limit: &limit, Cursor: cursor})
+		if err != nil {
+			return nil, err
+		}
+		page, err := got(answer.JSON200, answer.HTTPResponse, answer.Body, nil)
+		if err != nil {
+			return nil, err
+		}
+		for _, tx := range page.Items {
+			if tx.At.Before(d.lease.CreatedAt) {
+				return sums, nil
+			}
+			if tx.LeaseID == nil || *tx.LeaseID != d.lease.ID {
+				continue
+			}
+			for _, entry := range tx.Entries {
+				sums[entry.Account] += entry.Amount.Amount
+			}
+		}
+		next := client.NextCursor(answer.HTTPResponse)
+		if next == "" {
+			return sums, nil
+		}
+		cursor = &next
 	}
-	if spent != d.lease.Charged.Amount {
-		return "", fmt.Errorf("%d minor units are gone, charged were %d", spent, d.lease.Charged.Amount)
-	}
-	return fmt.Sprintf("%s left, nothing held, exactly the %s charged are gone", amount(balance.Available), amount(d.lease.Charged)), nil
 }
 
 func (d *demo) runDoctor(ctx context.Context) (string, error) {

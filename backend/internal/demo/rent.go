@@ -92,7 +92,6 @@ func (d *demo) topUp(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d.before = *balance
 	return fmt.Sprintf("%s through the %s gateway, %s available", amount(topUp.Amount), topUp.Gateway, amount(balance.Available)), nil
 }
 

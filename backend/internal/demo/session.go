@@ -19,7 +19,6 @@ type demo struct {
 	key     string // private key file
 	keyID   string
 
-	before     client.Balance
 	quoted     *client.Quote
 	lease      *client.Lease
 	nodes      []client.LeaseNode
