@@ -2,6 +2,7 @@ package booking
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -27,7 +28,7 @@ type BookInput struct {
 // Book takes capacity and money in one transaction, or neither. It returns, with nothing changed:
 //   - NotFound: no such quote; Expired, code "quote-expired"; Conflict, code "quote-used"
 //   - Conflict, code "no-capacity", with fresh options in its facts: somebody else has what was left
-//   - Unavailable, code "retry": a race for the same machine was lost; a new transaction finds another or says "no-capacity"
+//   - Unavailable, code "retry": the database had to break a deadlock; a new transaction may do better
 //   - Unfunded, code "insufficient-balance", with the numbers; Forbidden, code "bookings-suspended"
 func (s *Service) Book(ctx context.Context, in BookInput) (lease.Lease, error) {
 	var made lease.Lease
@@ -105,17 +106,46 @@ func (s *Service) windowOf(q Quote, t catalog.InstanceType, now time.Time) (leas
 	return q.Window, nil
 }
 
-// take finds the best placement and makes it the caller's: it locks the machines and looks again at what they have free.
+// placeTries is how often a booking looks for machines when others are faster. Each race that it loses, somebody has won.
+const placeTries = 8
+
+// errRaceLost says that somebody else took a machine between the look and the lock.
+var errRaceLost = errors.New("somebody else took the machine")
+
+// take finds the best placement and makes it the caller's. A race for a machine that is lost is followed by another look, which sees what
+// the winner took and holds no machine meanwhile.
+//
+// It returns a Conflict fault, code "no-capacity", with fresh options.
 func (s *Service) take(ctx context.Context, q Quote, t catalog.InstanceType, w lease.Window, now time.Time) (Placement, error) {
-	demand := Demand{Type: t, Instances: q.Instances, Occupied: occupied(t, w), Topology: q.Topology, Seed: rand.Uint64()} //nolint:gosec // spreads equals, guards nothing
+	demand := Demand{Type: t, Instances: q.Instances, Occupied: occupied(t, w), Topology: q.Topology}
 	query := PoolQuery{Type: t, Site: q.Site, Time: around(demand.Occupied), Needed: demand.Occupied, Now: now, HeardSince: heardSince(demand.Occupied, now)}
+	for range placeTries {
+		demand.Seed = rand.Uint64() //nolint:gosec // spreads equals, guards nothing
+		var placed Placement
+		err := s.Tx.Attempt(ctx, func(ctx context.Context) (err error) {
+			placed, err = s.grab(ctx, demand, query)
+			return err
+		})
+		switch {
+		case errors.Is(err, errRaceLost):
+			continue
+		case fault.CodeOf(err) == "no-capacity":
+			return Placement{}, s.errNoCapacity(ctx, q)
+		}
+		return placed, err
+	}
+	return Placement{}, s.errNoCapacity(ctx, q)
+}
+
+// grab looks without locks, locks the machines that it found, and looks again at what they have free.
+func (s *Service) grab(ctx context.Context, demand Demand, query PoolQuery) (Placement, error) {
 	pools, err := s.Market.Pools(ctx, query)
 	if err != nil {
 		return Placement{}, err
 	}
 	found := Place(demand, pools)
 	if len(found) == 0 {
-		return Placement{}, s.errNoCapacity(ctx, q)
+		return Placement{}, errFull()
 	}
 	query.Nodes = nodesOf(found[0])
 	if err := s.Market.LockNodes(ctx, query.Nodes); err != nil {
@@ -128,7 +158,7 @@ func (s *Service) take(ctx context.Context, q Quote, t catalog.InstanceType, w l
 		pools[i].Spares = 0 // they were kept back in the first look
 	}
 	if found = Place(demand, pools); len(found) == 0 {
-		return Placement{}, fault.New(fault.Unavailable, "retry", "somebody else took the machine, try again")
+		return Placement{}, errRaceLost
 	}
 	return found[0], nil
 }
@@ -145,9 +175,13 @@ func nodesOf(p Placement) []ids.Node {
 	return nodes
 }
 
+func errFull() *fault.Fault {
+	return fault.New(fault.Conflict, "no-capacity", "somebody else has booked what was free")
+}
+
 // errNoCapacity offers what else there is: the same elsewhere, or the same a little later.
 func (s *Service) errNoCapacity(ctx context.Context, q Quote) error {
-	refusal := fault.New(fault.Conflict, "no-capacity", "somebody else has booked what was free")
+	refusal := errFull()
 	wish := Wish{
 		InstanceType: q.TypeName, Instances: q.Instances, Topology: q.Topology, Duration: q.Window.Duration(),
 		Earliest: ceil(q.Window.Start, s.Rules.Step), LatestEnd: ceil(q.Window.End, s.Rules.Step).Add(7 * 24 * time.Hour),

@@ -72,20 +72,13 @@ func (s *shop) in(start, length time.Duration) booking.Wish {
 	return booking.Wish{InstanceType: "h100", Instances: 1, Topology: booking.Anywhere, Window: lease.Window{Start: from, End: from.Add(length)}}
 }
 
-// book quotes and books, and tries again when a race was lost, as the API does.
+// book quotes and books.
 func (s *shop) book(ctx context.Context, c markettest.Customer, w booking.Wish) (lease.Lease, error) {
 	q, err := s.sales.Quote(ctx, w)
 	if err != nil {
 		return lease.Lease{}, err
 	}
-	for range 20 {
-		var l lease.Lease
-		l, err = s.sales.Book(ctx, booking.BookInput{Quote: q.ID, SSHKeys: []ids.SSHKey{c.Key}})
-		if code := fault.CodeOf(err); code != "retry" && code != "overlap" {
-			return l, err
-		}
-	}
-	return lease.Lease{}, err
+	return s.sales.Book(ctx, booking.BookInput{Quote: q.ID, SSHKeys: []ids.SSHKey{c.Key}})
 }
 
 func TestOf64ClientsThatBookTheLastNodesAtOnceExactlyAsManyWin(t *testing.T) {

@@ -14,6 +14,9 @@ import (
 // Transactor runs fn in one transaction, which ctx carries; a nested call joins it.
 type Transactor interface {
 	WithinTx(ctx context.Context, fn func(ctx context.Context) error) error
+	// Attempt runs fn within the transaction that ctx carries, and undoes what it did, the locks that it took included, when it returns an
+	// error. The transaction goes on.
+	Attempt(ctx context.Context, fn func(ctx context.Context) error) error
 }
 
 // Catalog is what is sold. Package catalog's repository implements it.

@@ -84,7 +84,7 @@ func (db *DB) Close() error {
 // Ping reports whether the database answers.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.pool.Ping(ctx); err != nil {
-		return fmt.Errorf("ping database: %w", err)
+		return translate(fmt.Errorf("ping database: %w", err))
 	}
 	return nil
 }
@@ -99,6 +99,8 @@ type tx struct {
 	role    role // that the code is in
 	assumed role // that the database is in; "": none yet
 	org     ids.Org
+
+	attempts int // savepoints so far, for their names
 }
 
 // WithinTx runs fn in a transaction, which the context carries to every repository; a nested call joins the outer one. Whoever
@@ -141,6 +143,47 @@ func (db *DB) begin(ctx context.Context, as role, org ids.Org, fn func(ctx conte
 	}
 	if err := sqlTx.Commit(); err != nil {
 		return translate(fmt.Errorf("commit: %w", err))
+	}
+	return nil
+}
+
+// Attempt runs fn within the transaction that ctx carries, behind a savepoint: when fn returns an error or panics, what it did is undone and
+// the locks that it took are given back, and the transaction goes on.
+func (db *DB) Attempt(ctx context.Context, fn func(ctx context.Context) error) error {
+	t, ok := ctx.Value(txKey{}).(*tx)
+	if !ok {
+		return errNoTransaction
+	}
+	if err := t.settle(ctx); err != nil { // a role that is assumed within would be undone with the rest
+		return translate(err)
+	}
+	t.attempts++
+	name, role, assumed := fmt.Sprintf("attempt_%d", t.attempts), t.role, t.assumed
+	if _, err := t.sql.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
+		return translate(fmt.Errorf("set savepoint: %w", err))
+	}
+	done := false
+	undo := func() error {
+		t.role, t.assumed = role, assumed
+		// The context may be why it failed; the transaction must know where it stands all the same.
+		_, err := t.sql.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO SAVEPOINT "+name)
+		return err
+	}
+	defer func() {
+		if !done {
+			_ = undo() // a panic is on its way, which rolls everything back
+		}
+	}()
+	err := fn(ctx)
+	done = true
+	if err != nil {
+		if failed := undo(); failed != nil {
+			return translate(fmt.Errorf("roll back to savepoint: %w", failed))
+		}
+		return translate(err)
+	}
+	if _, err := t.sql.ExecContext(ctx, "RELEASE SAVEPOINT "+name); err != nil {
+		return translate(fmt.Errorf("release savepoint: %w", err))
 	}
 	return nil
 }

@@ -40,3 +40,18 @@ func (db *DB) WhoWillBe(ctx context.Context) func() string {
 		return role
 	}
 }
+
+// ExecSimple sends statements as text, in one message.
+func (db *DB) ExecSimple(ctx context.Context, sql string) error {
+	return raw(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.PgConn().Exec(ctx, sql).ReadAll()
+		return err
+	})
+}
+
+// Count counts a table's rows.
+func (db *DB) Count(ctx context.Context, table string) (int, error) {
+	var n int
+	err := conn(ctx).Raw("SELECT count(*) FROM " + table).Scan(&n).Error
+	return n, err
+}
