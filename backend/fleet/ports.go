@@ -27,6 +27,8 @@ type Agents interface {
 	InsertAgent(ctx context.Context, a Agent) error
 	// Living finds the agent that stands beside the node or the fabric now; false when there is none.
 	Living(ctx context.Context, node ids.Node, fabric ids.Fabric) (Agent, bool, error)
+	// Beside finds the agents that stand beside the nodes and fabrics now; those without one are left out.
+	Beside(ctx context.Context, nodes []ids.Node, fabrics []ids.Fabric) ([]Agent, error)
 	// Agents finds identities, revoked ones included; unknown ids are left out.
 	Agents(ctx context.Context, all []ids.Agent) (map[ids.Agent]Agent, error)
 	// List lists a site's agents, of all sites when it is zero.
@@ -90,9 +92,9 @@ type Ended struct {
 type Operations interface {
 	// OpenStep writes the step unless it exists, locks it, and returns its id.
 	OpenStep(ctx context.Context, step Step, at time.Time) (ids.Step, error)
-	// AddOperation writes an operation unless one with the key exists, and returns whether it did. The agent of its node or fabric is
-	// told of it when the transaction commits.
-	AddOperation(ctx context.Context, o Operation, key string) (bool, error)
+	// AddOperations writes each operation unless one with its key exists, and returns which it wrote. The agents of those are told when the
+	// transaction commits.
+	AddOperations(ctx context.Context, operations []Operation, keys []string) (map[ids.Operation]bool, error)
 	// CountDown takes done operations from what remains of the step, of which some failed (both may be negative: work was added), and
 	// returns how many remain, and the step's node.
 	CountDown(ctx context.Context, id ids.Step, done, failed int, at time.Time) (int, ids.Node, error)

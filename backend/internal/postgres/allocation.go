@@ -75,7 +75,7 @@ func noAllocation() error {
 // Insert writes allocations. An overlap with a live one is a Conflict fault, code "overlap", at this call.
 func (s *Allocations) Insert(ctx context.Context, allocations ...lease.Allocation) error {
 	rows := each(allocations, newAllocationRow)
-	err := s.db.asPlatform(ctx, func(ctx context.Context) error { return conn(ctx).Create(&rows).Error })
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error { return conn(ctx).CreateInBatches(&rows, insertBatch).Error })
 	if err != nil {
 		return fmt.Errorf("insert allocations: %w", translate(err))
 	}

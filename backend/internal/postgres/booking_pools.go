@@ -112,10 +112,6 @@ func narrowNodes(sql *query, q booking.PoolQuery) {
 	}
 }
 
-func uuidTexts(nodes []ids.Node) []string {
-	return each(nodes, func(n ids.Node) string { return pgtype.UUID{Bytes: n.UUID(), Valid: true}.String() })
-}
-
 type fabricPlace struct {
 	name   string
 	spares int

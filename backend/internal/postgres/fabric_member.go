@@ -81,7 +81,7 @@ func (s *Isolation) PutMembers(ctx context.Context, members []fabric.Member) err
 		return conn(ctx).Clauses(clause.OnConflict{
 			Columns:   []clause.Column{{Name: "partition_id"}, {Name: "hca_port_id"}},
 			DoUpdates: clause.AssignmentColumns([]string{"allocation_id", "wanted", "joined_at", "left_at"}),
-		}).Create(&rows).Error
+		}).CreateInBatches(&rows, insertBatch).Error
 	})
 	if err != nil {
 		return fmt.Errorf("write members: %w", translate(err))

@@ -135,6 +135,16 @@ func (s *Fleet) Living(ctx context.Context, node ids.Node, fabric ids.Fabric) (f
 	return toAgent(rows[0]), true, nil
 }
 
+// Beside implements fleet.Agents.
+func (s *Fleet) Beside(ctx context.Context, nodes []ids.Node, fabrics []ids.Fabric) ([]fleet.Agent, error) {
+	rows, err := scan[agentRow](ctx, s.db, `SELECT * FROM agent WHERE revoked_at IS NULL AND (node_id = ANY(?::text[]::uuid[]) OR fabric_id = ANY(?::text[]::uuid[]))`,
+		textArray(uuidTexts(nodes)), textArray(uuidTexts(fabrics)))
+	if err != nil {
+		return nil, fmt.Errorf("find agents: %w", err)
+	}
+	return each(rows, toAgent), nil
+}
+
 // Agents implements fleet.Agents.
 func (s *Fleet) Agents(ctx context.Context, all []ids.Agent) (map[ids.Agent]fleet.Agent, error) {
 	var rows []agentRow

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"gorm.io/gorm"
@@ -122,21 +123,52 @@ func stepOf(db *gorm.DB, step fleet.Step) *gorm.DB {
 		step.Lease, step.Fabric, step.Kind, step.Attempt)
 }
 
-// AddOperation implements fleet.Operations.
-func (s *Fleet) AddOperation(ctx context.Context, o fleet.Operation, key string) (bool, error) {
-	var written bool
+// insertBatch is how many rows go into one statement, which takes 65,535 parameters at most.
+const insertBatch = 1_000
+
+// AddOperations implements fleet.Operations.
+func (s *Fleet) AddOperations(ctx context.Context, operations []fleet.Operation, keys []string) (map[ids.Operation]bool, error) {
+	if len(operations) == 0 {
+		return map[ids.Operation]bool{}, nil
+	}
+	rows := make([]operationRow, len(operations))
+	for i, o := range operations {
+		rows[i] = newOperationRow(o, keys[i])
+	}
+	written := make(map[ids.Operation]bool, len(rows))
 	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
-		row := newOperationRow(o, key)
-		done := conn(ctx).Clauses(clause.OnConflict{Columns: []clause.Column{{Name: "dedup_key"}}, DoNothing: true}).Create(&row)
-		if written = done.RowsAffected == 1; done.Error != nil || !written || o.State.Final() {
-			return done.Error
+		once := clause.OnConflict{Columns: []clause.Column{{Name: "dedup_key"}}, DoNothing: true}
+		if err := conn(ctx).Clauses(once).CreateInBatches(&rows, insertBatch).Error; err != nil {
+			return err
 		}
-		return conn(ctx).Exec("SELECT pg_notify(?, ?)", fleet.Channel, o.Agent.String()).Error
+		var found []ids.Operation
+		made := uuidTexts(each(operations, func(o fleet.Operation) ids.Operation { return o.ID }))
+		if err := conn(ctx).Raw("SELECT id FROM operation WHERE id = ANY(?::text[]::uuid[])", textArray(made)).Scan(&found).Error; err != nil {
+			return err
+		}
+		for _, id := range found {
+			written[id] = true
+		}
+		return wake(ctx, operations, written)
 	})
 	if err != nil {
-		return false, fmt.Errorf("insert operation: %w", translate(err))
+		return nil, fmt.Errorf("insert operations: %w", translate(err))
 	}
 	return written, nil
+}
+
+// wake tells the agents that have something new to do, each once.
+func wake(ctx context.Context, operations []fleet.Operation, written map[ids.Operation]bool) error {
+	var agents []string
+	for _, o := range operations {
+		if written[o.ID] && !o.State.Final() && !slices.Contains(agents, o.Agent.String()) {
+			agents = append(agents, o.Agent.String())
+		}
+	}
+	if len(agents) == 0 {
+		return nil
+	}
+	return conn(ctx).Exec("SELECT pg_notify(?, agent) FROM unnest(?::text[]) agent", fleet.Channel, textArray(agents)).Error
 }
 
 // CountDown implements fleet.Operations. The row's lock is what makes exactly one caller see 0.

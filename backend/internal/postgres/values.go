@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/lease"
 )
 
@@ -121,4 +124,9 @@ func instant(at *time.Time) time.Time {
 		return time.Time{}
 	}
 	return at.UTC()
+}
+
+// uuidTexts writes ids for an array parameter.
+func uuidTexts[K ids.Kind](all []ids.ID[K]) []string {
+	return each(all, func(id ids.ID[K]) string { return pgtype.UUID{Bytes: id.UUID(), Valid: true}.String() })
 }
