@@ -5,6 +5,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -42,9 +43,11 @@ type Rows interface {
 	Reclaims(ctx context.Context) ([]ids.Node, error)
 }
 
-// Locker lets one of many work. It returns nil when somebody else does.
+// Locker lets one of many work.
 type Locker interface {
-	TryLock(ctx context.Context, key int64) (func(), error)
+	// TryLock returns what tells whether the lock is held still, by an error when it is lost, and what gives it back; both nil when somebody
+	// else has it.
+	TryLock(ctx context.Context, key int64) (held func(context.Context) error, unlock func(), err error)
 }
 
 // Fleet ends operations whose deadline is over.
@@ -85,21 +88,11 @@ type Reconciler struct {
 func (r *Reconciler) Run(ctx context.Context) error {
 	tick := time.NewTicker(expireEvery)
 	defer tick.Stop()
-	var unlock func()
-	defer func() {
-		if unlock != nil {
-			unlock()
-		}
-	}()
+	lock := held{locker: r.Locker, log: r.Log}
+	defer lock.giveBack()
 	var compared, forgot time.Time
 	for {
-		if unlock == nil {
-			var err error
-			if unlock, err = r.Locker.TryLock(ctx, lockKey); err != nil && ctx.Err() == nil {
-				r.Log.WarnContext(ctx, "reconciler has no lock", "error", err)
-			}
-		}
-		if unlock != nil {
+		if lock.have(ctx) {
 			r.round(ctx, &compared, &forgot)
 		}
 		select {
@@ -108,6 +101,39 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// held is the lock under which one worker of all reconciles. It may be lost at any time, with the session that has it: then somebody else may
+// have it already. Two that reconcile at once do no harm, but for ever they must not.
+type held struct {
+	locker Locker
+	log    *slog.Logger
+	check  func(context.Context) error
+	unlock func()
+}
+
+// have takes the lock unless it is held, and reports whether it is.
+func (h *held) have(ctx context.Context) bool {
+	if h.unlock != nil {
+		err := h.check(ctx)
+		if err == nil {
+			return true
+		}
+		h.log.WarnContext(ctx, "the reconciler has lost its lock", "error", err)
+		h.giveBack()
+	}
+	var err error
+	if h.check, h.unlock, err = h.locker.TryLock(ctx, lockKey); err != nil && ctx.Err() == nil {
+		h.log.WarnContext(ctx, "reconciler has no lock", "error", err)
+	}
+	return h.unlock != nil
+}
+
+func (h *held) giveBack() {
+	if h.unlock != nil {
+		h.unlock()
+	}
+	h.check, h.unlock = nil, nil
 }
 
 func (r *Reconciler) round(ctx context.Context, compared, forgot *time.Time) {
@@ -146,23 +172,31 @@ func (r *Reconciler) Compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var odd []ids.Lease
 	for _, lease := range live {
 		if running[lease] {
 			delete(running, lease)
 			continue
 		}
 		r.Log.WarnContext(ctx, "a lease under way has no workflow: starting it", "lease", lease.String())
-		if err := relay.NudgeLease(ctx, r.Temporal, r.TaskQueue, lease); err != nil {
-			return err
-		}
+		odd = append(odd, lease)
 	}
 	for orphan := range running {
 		r.Log.InfoContext(ctx, "a workflow's lease is not under way: having it look", "lease", orphan.String())
-		if err := relay.NudgeLease(ctx, r.Temporal, r.TaskQueue, orphan); err != nil {
-			return err
+		odd = append(odd, orphan)
+	}
+	return all(odd, func(lease ids.Lease) error { return relay.NudgeLease(ctx, r.Temporal, r.TaskQueue, lease) })
+}
+
+// all does it for every one, whatever happens with the others, and returns all errors.
+func all[T fmt.Stringer](things []T, do func(T) error) error {
+	var errs []error
+	for _, thing := range things {
+		if err := do(thing); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", thing, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Running lists the leases whose workflow runs, as Temporal's visibility shows it, which may be some seconds old.
@@ -199,17 +233,13 @@ func (r *Reconciler) WakeFabrics(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	woken := map[ids.Fabric]bool{}
+	var wake []ids.Fabric
 	for _, fabric := range slices.Concat(unsettled, due) {
-		if woken[fabric] {
-			continue
-		}
-		woken[fabric] = true
-		if err := relay.NudgeFabric(ctx, r.Temporal, r.TaskQueue, fabric); err != nil {
-			return err
+		if !slices.Contains(wake, fabric) {
+			wake = append(wake, fabric)
 		}
 	}
-	return nil
+	return all(wake, func(fabric ids.Fabric) error { return relay.NudgeFabric(ctx, r.Temporal, r.TaskQueue, fabric) })
 }
 
 // WakeNodes nudges every node that is tested again while something on it is not clean, so that a lost workflow of one costs seconds.
@@ -218,12 +248,7 @@ func (r *Reconciler) WakeNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, node := range nodes {
-		if err := relay.NudgeNode(ctx, r.Temporal, r.TaskQueue, node); err != nil {
-			return err
-		}
-	}
-	return nil
+	return all(nodes, func(node ids.Node) error { return relay.NudgeNode(ctx, r.Temporal, r.TaskQueue, node) })
 }
 
 // CleanUp sees to slots that final leases still have.
@@ -232,11 +257,8 @@ func (r *Reconciler) CleanUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, lease := range left {
+	return all(left, func(lease ids.Lease) error {
 		r.Log.WarnContext(ctx, "a final lease still has slots", "lease", lease.String())
-		if err := r.Delivery.CleanUpAfter(ctx, lease); err != nil {
-			return err
-		}
-	}
-	return nil
+		return r.Delivery.CleanUpAfter(ctx, lease)
+	})
 }

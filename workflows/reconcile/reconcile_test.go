@@ -2,9 +2,12 @@ package reconcile_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -35,6 +38,9 @@ type world struct {
 	expired   int
 	forgotten bool
 	taken     bool // somebody else has the lock
+	locked    int  // how often it was taken
+	lost      error
+	bad       string // what of this name fails
 	pageSize  int
 }
 
@@ -47,13 +53,19 @@ func (w *world) AuditsDue(context.Context, time.Time) ([]ids.Fabric, error) { re
 
 func (w *world) Reclaims(context.Context) ([]ids.Node, error) { return w.unclean, nil }
 
-func (w *world) TryLock(context.Context, int64) (func(), error) {
+func (w *world) TryLock(context.Context, int64) (func(context.Context) error, func(), error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.taken {
-		return nil, nil
+		return nil, nil, nil
 	}
-	return func() {}, nil
+	w.locked++
+	held := func(context.Context) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.lost
+	}
+	return held, func() {}, nil
 }
 
 func (w *world) ExpireLate(context.Context, time.Time) error {
@@ -64,6 +76,9 @@ func (w *world) ExpireLate(context.Context, time.Time) error {
 }
 
 func (w *world) CleanUpAfter(_ context.Context, lease ids.Lease) error {
+	if lease.String() == w.bad {
+		return errors.New("no")
+	}
 	w.cleaned = append(w.cleaned, lease)
 	return nil
 }
@@ -76,6 +91,9 @@ func (w *world) Forget(context.Context, time.Time) (int64, error) {
 }
 
 func (w *world) SignalWithStartWorkflow(_ context.Context, id, _ string, _ any, _ client.StartWorkflowOptions, _ any, _ ...any) (client.WorkflowRun, error) {
+	if w.bad != "" && strings.Contains(id, w.bad) {
+		return nil, errors.New("no")
+	}
 	w.nudged[id]++
 	return nil, nil //nolint:nilnil // nobody looks at the run
 }
@@ -152,23 +170,65 @@ func TestWhatFinalLeasesLeftBehindIsCleanedUp(t *testing.T) {
 	require.Equal(t, w.left, w.cleaned)
 }
 
+func TestOneThatFailsHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	leases := makeLeases(3)
+	w := &world{live: leases, left: leases, bad: leases[0].String(), pageSize: 1}
+	require.ErrorContains(t, newReconciler(w).Compare(t.Context()), leases[0].String())
+	require.Equal(t, map[string]int{leasing.WorkflowID(leases[1]): 1, leasing.WorkflowID(leases[2]): 1}, w.nudged)
+	require.ErrorContains(t, newReconciler(w).CleanUp(t.Context()), leases[0].String())
+	require.Equal(t, leases[1:], w.cleaned)
+}
+
+// running runs a reconciler in a bubble whose time passes when everybody waits.
+func running(t *testing.T, w *world, then func(t *testing.T, done func() bool)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- newReconciler(w).Run(ctx) }()
+		then(t, func() bool {
+			<-time.After(3 * time.Second) // the bubble's
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			did := w.expired > 0
+			w.expired = 0
+			return did
+		})
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
 func TestOnlyTheHolderOfTheLockReconciles(t *testing.T) {
 	t.Parallel()
 	w := &world{taken: true, pageSize: 1}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	r := newReconciler(w)
-	go func() { ended <- r.Run(ctx) }()
-	expired := func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.expired > 0 && w.forgotten
-	}
-	require.Never(t, expired, 300*time.Millisecond, 50*time.Millisecond)
-	w.mu.Lock()
-	w.taken = false
-	w.mu.Unlock()
-	require.Eventually(t, expired, 10*time.Second, 20*time.Millisecond, "it takes over when the lock is free")
-	cancel()
-	require.NoError(t, <-ended)
+	running(t, w, func(t *testing.T, done func() bool) {
+		t.Helper()
+		require.False(t, done())
+		w.set(func() { w.taken = false })
+		require.True(t, done(), "it takes over when the lock is free")
+	})
+	require.True(t, w.forgotten)
+}
+
+func TestALostLockIsTakenAgainBeforeAnythingElse(t *testing.T) {
+	t.Parallel()
+	w := &world{pageSize: 1}
+	running(t, w, func(t *testing.T, done func() bool) {
+		t.Helper()
+		require.True(t, done())
+		w.set(func() { w.lost, w.taken = errors.New("the session is gone"), true })
+		require.False(t, done(), "somebody else has it by now")
+		w.set(func() { w.lost, w.taken = nil, false })
+		require.True(t, done())
+		require.Equal(t, 2, w.locked)
+	})
 }

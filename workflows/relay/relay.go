@@ -4,6 +4,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -175,16 +176,18 @@ func (r *Relay) startDue(ctx context.Context) error {
 			delete(r.started, lease)
 		}
 	}
+	var errs []error // one lease that cannot be started holds up no other
 	for _, lease := range due {
 		if _, ok := r.started[lease]; ok {
 			continue
 		}
 		if err := NudgeLease(ctx, r.Temporal, r.TaskQueue, lease); err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("start %s: %w", lease, err))
+			continue
 		}
 		r.started[lease] = now
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // NudgeLease has the lease's workflow look at the rows, and starts it if it does not run.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 	"time"
 
@@ -67,23 +68,49 @@ func (w *LeaseWork) leases(ctx context.Context, query string, args ...any) ([]id
 	return found, nil
 }
 
-// TryLock takes a lock that one session of all has, e.g. to let one worker reconcile. The lock goes with the session, however it
-// ends. It returns nil when somebody else has it.
-func (db *DB) TryLock(ctx context.Context, key int64) (func(), error) {
+// noticeLoss has the server end a session whose client cannot be reached any more within half a minute, not within hours: a lock that a lost
+// worker has is nobody's for as long.
+const noticeLoss = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 4; SET tcp_user_timeout = '30s'"
+
+// TryLock takes a lock that one session of all has, e.g. to let one worker reconcile. The lock goes with the session, however it ends, which
+// held tells. Both functions are nil when somebody else has it.
+func (db *DB) TryLock(ctx context.Context, key int64) (held func(context.Context) error, unlock func(), err error) {
 	session, err := db.sql.Conn(ctx)
 	if err != nil {
-		return nil, translate(fmt.Errorf("take connection: %w", err))
+		return nil, nil, translate(fmt.Errorf("take connection: %w", err))
 	}
 	var got bool
 	if err := session.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", key).Scan(&got); err != nil || !got {
 		_ = session.Close()
 		if err != nil {
-			return nil, translate(fmt.Errorf("take lock: %w", err))
+			return nil, nil, translate(fmt.Errorf("take lock: %w", err))
 		}
-		return nil, nil //nolint:nilnil // nil is the answer "not yours"
+		return nil, nil, nil
 	}
-	return func() {
-		_, _ = session.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", key)
+	unlock = func() {
+		quick, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockWithin)
+		defer cancel()
+		_, err := session.ExecContext(quick, "SELECT pg_advisory_unlock_all()")
+		if err == nil {
+			_, err = session.ExecContext(quick, "RESET ALL")
+		}
+		if err != nil { // it must not go back to the pool with the lock, if it lives
+			_ = session.Raw(func(any) error { return driver.ErrBadConn })
+		}
 		_ = session.Close()
-	}, nil
+	}
+	held = func(ctx context.Context) error {
+		quick, cancel := context.WithTimeout(ctx, unlockWithin)
+		defer cancel()
+		_, err := session.ExecContext(quick, "SELECT 1")
+		return translate(err)
+	}
+	if _, err := session.ExecContext(ctx, noticeLoss); err != nil {
+		unlock()
+		return nil, nil, translate(fmt.Errorf("keep lock: %w", err))
+	}
+	return held, unlock, nil
 }
+
+// unlockWithin is how long a session that has a lock may take to answer.
+const unlockWithin = 5 * time.Second

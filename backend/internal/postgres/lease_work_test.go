@@ -211,17 +211,36 @@ func TestAFabricIsUnsettledWhileAPartitionIsOnItsWay(t *testing.T) {
 func TestOneSessionOfAllHasTheLock(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	unlock, err := db.TryLock(t.Context(), 42)
+	held, unlock, err := db.TryLock(t.Context(), 42)
 	require.NoError(t, err)
-	require.NotNil(t, unlock)
-	second, err := db.TryLock(t.Context(), 42)
+	require.NoError(t, held(t.Context()))
+	_, second, err := db.TryLock(t.Context(), 42)
 	require.NoError(t, err)
 	require.Nil(t, second)
 	unlock()
-	second, err = db.TryLock(t.Context(), 42)
+	_, second, err = db.TryLock(t.Context(), 42)
 	require.NoError(t, err)
 	require.NotNil(t, second)
 	second()
+}
+
+func TestALockIsLostWithItsSessionAndThatIsTold(t *testing.T) {
+	t.Parallel()
+	w, db := newWire(t)
+	held, unlock, err := db.TryLock(t.Context(), 42)
+	require.NoError(t, err)
+	w.cut()
+	requireUnavailable(t, held(t.Context()))
+	unlock()
+	w.mend()
+	require.Eventually(t, func() bool {
+		_, again, err := db.TryLock(t.Context(), 42)
+		if err != nil || again == nil { // the server has not noticed yet
+			return false
+		}
+		again()
+		return true
+	}, time.Minute, time.Millisecond)
 }
 
 func TestAMessageIsClaimedByOneRelayAndAgainIfItIsNotDelivered(t *testing.T) {
