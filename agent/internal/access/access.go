@@ -1,12 +1,13 @@
 // Package access lets a tenant's people in and out of a machine by SSH, place by place: a place is a lease's share of the machine,
-// and a lease may have several on one. The one driver so far is a real SSH server inside the
-// agent for simulated nodes, whose shell is a small built-in one; a driver for the host's own sshd fits the same interface.
+// and a lease may have several on one. The driver is an SSH server inside the agent; what tenants talk to
+// behind it is a container's shell, or for simulated nodes a small built-in one.
 package access
 
 import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
@@ -37,7 +38,40 @@ type Grant struct {
 	NotAfter time.Time `json:"not_after"`
 }
 
-// Shell is what a tenant talks to. It never is the host's.
+// Sessions is what tenants talk to once they are logged in. It is safe for concurrent use.
+type Sessions interface {
+	// Serve runs one session to its end and returns its exit status, 127 for an unknown command. It ends soon after ctx does.
+	Serve(ctx context.Context, place string, s Session) int
+}
+
+// Machine is Sessions with a whole machine behind: files can be transferred with its own programs, and what listens in the tenant's place,
+// e.g. a notebook's web server, can be reached. For other Sessions both are refused.
+type Machine interface {
+	Sessions
+	// Dial connects to a port of the place's own loopback interface.
+	Dial(ctx context.Context, place string, port int) (net.Conn, error)
+}
+
+// Session is one session of a tenant: a command, or a log-in shell.
+type Session struct {
+	Command  string // "" is a log-in shell
+	SFTP     bool   // instead of a command: the file transfer protocol on In and Out; a Machine's only
+	Terminal *Terminal
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// Terminal is a tenant's terminal.
+type Terminal struct {
+	Name    string // e.g. xterm-256color
+	Size    Size
+	Resizes <-chan Size // closed with the session
+}
+
+// Size is a terminal's, in characters.
+type Size struct{ Columns, Rows int }
+
+// Shell is a line at a time of a tenant's session. It never is the host's.
 type Shell interface {
 	// Prompt is shown before each line of an interactive session, Welcome before the first.
 	Prompt(place string) string

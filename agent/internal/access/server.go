@@ -37,10 +37,10 @@ type ServerConfig struct {
 	// Advertise is the host that customers are told; "" is Listen.
 	Advertise string
 	// Port is tried before one of the system's choosing when none is kept in Dir; 0: none.
-	Port  int
-	Shell Shell
-	Now   func() time.Time
-	Log   *slog.Logger
+	Port     int
+	Sessions Sessions
+	Now      func() time.Time
+	Log      *slog.Logger
 }
 
 // Server is an SSH server with keys per place. It implements Driver.
@@ -167,7 +167,7 @@ func (s *Server) bind() (net.Listener, error) {
 }
 
 func (s *Server) newServer() *ssh.Server {
-	return &ssh.Server{
+	server := &ssh.Server{
 		Version:          "Leasehold",
 		HostSigners:      []ssh.Signer{s.host},
 		IdleTimeout:      idleTimeout,
@@ -178,11 +178,16 @@ func (s *Server) newServer() *ssh.Server {
 		ServerConfigCallback: func(ssh.Context) *gossh.ServerConfig {
 			return &gossh.ServerConfig{MaxAuthTries: 6}
 		},
-		// Sessions only: no forwarding of ports, agents or X11, no subsystems (sftp).
+		// Sessions only: no agents, no X11, and nothing is listened on for tenants.
 		ChannelHandlers:   map[string]ssh.ChannelHandler{"session": ssh.DefaultSessionHandler},
 		RequestHandlers:   map[string]ssh.RequestHandler{},
 		SubsystemHandlers: map[string]ssh.SubsystemHandler{},
 	}
+	if machine, whole := s.cfg.Sessions.(Machine); whole {
+		server.ChannelHandlers["direct-tcpip"] = s.forward(machine)
+		server.SubsystemHandlers[sftp] = s.session
+	}
+	return server
 }
 
 // contextKey is the type of this package's keys in an ssh.Context.

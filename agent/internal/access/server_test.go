@@ -77,7 +77,7 @@ func newGate(t *testing.T) *gate {
 func (g *gate) open() {
 	g.t.Helper()
 	server, err := access.NewServer(g.t.Context(), access.ServerConfig{
-		Dir: g.dir, Listen: "127.0.0.1", Shell: parrot{}, Now: g.clock.Now, Log: slog.New(slog.DiscardHandler),
+		Dir: g.dir, Listen: "127.0.0.1", Sessions: access.Lines(parrot{}), Now: g.clock.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(g.t, err)
 	g.Server = server

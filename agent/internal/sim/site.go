@@ -163,7 +163,7 @@ func (r *run) virtual(ctx context.Context, number int, m Machine, subnet fabric.
 	}
 	tenants := &shell{box: box}
 	server, err := access.NewServer(ctx, access.ServerConfig{
-		Dir: filepath.Join(dir, "access"), Listen: r.SSHListen, Advertise: r.SSHAdvertise, Port: r.sshPort(number), Shell: tenants,
+		Dir: filepath.Join(dir, "access"), Listen: r.SSHListen, Advertise: r.SSHAdvertise, Port: r.sshPort(number), Sessions: access.Lines(tenants),
 		Now: r.Now, Log: r.Log.With("node", name),
 	})
 	if err != nil {
