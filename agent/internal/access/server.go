@@ -51,6 +51,8 @@ type Server struct {
 	stop    context.CancelFunc
 	serving sync.WaitGroup
 
+	terminals sync.Map // terminalOf by ssh.Session, from a session's request to its start
+
 	mu     sync.Mutex
 	state  state
 	server *ssh.Server
@@ -175,6 +177,8 @@ func (s *Server) newServer() *ssh.Server {
 		PublicKeyHandler: s.authenticate,
 		Handler:          s.session,
 		PtyCallback:      func(ssh.Context, ssh.Pty) bool { return true },
+
+		SessionRequestCallback: s.beginning,
 		ServerConfigCallback: func(ssh.Context) *gossh.ServerConfig {
 			return &gossh.ServerConfig{MaxAuthTries: 6}
 		},

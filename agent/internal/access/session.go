@@ -10,10 +10,27 @@ const statusRefused = 255
 // sftp is the one subsystem: file transfer.
 const sftp = "sftp"
 
+// terminalOf is what a session's terminal was when the session began. The library writes new sizes to where Pty reads, so it is read in
+// the library's own goroutine, before the session has one of its own.
+type terminalOf struct {
+	ssh.Pty
+
+	resizes <-chan ssh.Window
+}
+
+// beginning implements ssh.SessionRequestCallback.
+func (s *Server) beginning(session ssh.Session, _ string) bool {
+	if pty, resizes, terminal := session.Pty(); terminal {
+		s.terminals.Store(session, terminalOf{Pty: pty, resizes: resizes})
+	}
+	return true
+}
+
 // session is one shell or one command of a tenant.
 func (s *Server) session(session ssh.Session) {
 	place, _ := session.Context().Value(placeKey).(string) //nolint:errcheck // without one, begin refuses
 	if !s.begin(place) {
+		s.terminals.Delete(session)
 		_ = session.Exit(statusRefused) //nolint:errcheck // the peer is gone
 		return
 	}
@@ -41,11 +58,12 @@ func (s *Server) finished(place string) {
 
 func (s *Server) serve(session ssh.Session, place string) int {
 	asked := Session{Command: session.RawCommand(), SFTP: session.Subsystem() == sftp, In: session, Out: session, Err: session.Stderr()}
-	if pty, resizes, terminal := session.Pty(); terminal {
+	if kept, terminal := s.terminals.LoadAndDelete(session); terminal {
+		pty, _ := kept.(terminalOf) //nolint:errcheck // nothing else is kept there
 		sizes := make(chan Size, 1)
 		done := make(chan struct{})
 		defer close(done)
-		go passSizes(resizes, sizes, done)
+		go passSizes(pty.resizes, sizes, done)
 		asked.Terminal = &Terminal{Name: pty.Term, Size: sizeOf(pty.Window), Resizes: sizes}
 	}
 	return s.cfg.Sessions.Serve(session.Context(), place, asked)
