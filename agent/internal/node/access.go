@@ -58,5 +58,20 @@ func (n *Node) revoke(ctx context.Context, op protocol.Operation, progress step)
 	if !evidence.LoginRefused {
 		return operation.Outcome{Evidence: evidence}, postpone(CodeLoginPossible, "a log-in for lease %s still works", spec.LeaseID)
 	}
+	return n.leave(ctx, placeOf(spec.LeaseID, op.Slots), evidence, progress)
+}
+
+// leave ends what the tenant left running: nobody can log in any more, and nothing of theirs works on.
+func (n *Node) leave(ctx context.Context, place string, evidence protocol.RevokeEvidence, progress step) (operation.Outcome, error) {
+	t, found := n.Tenancy(place)
+	if !found || n.cfg.Runtime == nil {
+		return operation.Outcome{Evidence: evidence}, nil
+	}
+	progress(60, "processes")
+	ended, err := n.cfg.Leave(ctx, t)
+	evidence.ProcessesEnded += ended
+	if err != nil {
+		return operation.Outcome{Evidence: evidence}, fmt.Errorf("end what lease %s left running: %w", t.LeaseID, err)
+	}
 	return operation.Outcome{Evidence: evidence}, nil
 }

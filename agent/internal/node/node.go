@@ -36,6 +36,9 @@ type Runtime interface {
 	Prepare(ctx context.Context, t Tenancy, spec protocol.PrepareSpec, step func(percent int, phase string)) (string, error)
 	// Enter is called when the tenant is let in: from now on the place is used.
 	Enter(ctx context.Context, t Tenancy) error
+	// Leave is called when the tenant has been shut out. It ends what the tenant left running, if that is this host's to end, and returns
+	// how many processes that were. A place that is not there is no error.
+	Leave(ctx context.Context, t Tenancy) (processes int, err error)
 	// Wipe erases what a tenant of these slots could have written outside the GPUs' memory, one row a device, and reads back.
 	Wipe(ctx context.Context, t Tenancy, step func(percent int, phase string)) ([]protocol.DeviceWipe, error)
 }

@@ -42,13 +42,26 @@ func (d *door) Revoke(_ context.Context, place string) (protocol.RevokeEvidence,
 func (d *door) Granted(place string) bool { return d.open[place] }
 
 // rooms is a runtime that has one device a tenancy.
-type rooms struct{ fails error }
+type rooms struct {
+	fails   error
+	running int          // processes that a tenant left
+	last    node.Tenancy // that was prepared
+}
 
-func (r *rooms) Prepare(context.Context, node.Tenancy, protocol.PrepareSpec, func(int, string)) (string, error) {
+func (r *rooms) Prepare(_ context.Context, t node.Tenancy, _ protocol.PrepareSpec, _ func(int, string)) (string, error) {
+	r.last = t
 	return "sha256:0", r.fails
 }
 
 func (r *rooms) Enter(context.Context, node.Tenancy) error { return nil }
+
+func (r *rooms) Leave(context.Context, node.Tenancy) (int, error) {
+	ended := r.running
+	if r.fails == nil {
+		r.running = 0
+	}
+	return ended, r.fails
+}
 
 func (r *rooms) Wipe(context.Context, node.Tenancy, func(int, string)) ([]protocol.DeviceWipe, error) {
 	return []protocol.DeviceWipe{{Kind: "scratch", Status: protocol.Wiped, ReadBackSamples: 1}}, r.fails
@@ -242,6 +255,43 @@ func TestARevocationThatLeavesALogInIsAFailure(t *testing.T) {
 	outcome, code := b.do(t, protocol.Revoke, whole(), protocol.RevokeSpec{LeaseID: "lease_1"})
 	require.Equal(t, node.CodeLoginPossible, code)
 	require.Equal(t, protocol.RevokeEvidence{}, outcome.Evidence)
+}
+
+func TestARevocationEndsWhatTheTenantLeftRunning(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	_, code := b.do(t, protocol.Prepare, whole(), prepare("lease_1"))
+	require.Empty(t, code)
+	b.rooms.running = 3
+	outcome, code := b.do(t, protocol.Revoke, whole(), protocol.RevokeSpec{LeaseID: "lease_1"})
+	require.Empty(t, code)
+	require.Equal(t, protocol.RevokeEvidence{LoginRefused: true, ProcessesEnded: 3}, outcome.Evidence)
+
+	b.rooms.running, b.rooms.fails = 1, errors.New("a process hangs in the kernel")
+	_, code = b.do(t, protocol.Revoke, whole(), protocol.RevokeSpec{LeaseID: "lease_1"})
+	require.Equal(t, "failed", code, "what still runs is not revoked")
+	b.rooms.fails = nil
+	_, code = b.do(t, protocol.Revoke, protocol.Slots{From: 0, To: 8}, protocol.RevokeSpec{LeaseID: "lease_9"})
+	require.Empty(t, code)
+	require.Equal(t, 1, b.rooms.running, "another's place was not touched")
+}
+
+func TestARuntimeIsGivenTheMIGInstanceThatWasMadeForTheTenancy(t *testing.T) {
+	t.Parallel()
+	card := protocol.GPU{UUID: "GPU-m", Model: "NVIDIA H100 80GB HBM3", MIGCapable: true, MIGEnabled: true}
+	b := newBench(t)
+	var err error
+	b.gpus, err = gpu.NewSim(gpu.SimConfig{GPUs: []protocol.GPU{card}, Now: noon})
+	require.NoError(t, err)
+	b.reopen(t)
+	spec := protocol.PrepareSpec{LeaseID: "lease_1", Mode: "shared", GPUUUIDs: []string{"GPU-m"}, MIGProfile: "3g.40gb"}
+	_, code := b.do(t, protocol.Prepare, protocol.Slots{From: 4, To: 8}, spec)
+	require.Empty(t, code)
+	there, err := b.gpus.Instances(t.Context(), "GPU-m")
+	require.NoError(t, err)
+	require.Equal(t, there[0].UUID, b.rooms.last.GPUs[0].Instance)
+	kept, _ := b.Tenancy("lease_1/4-8")
+	require.Equal(t, b.rooms.last.GPUs, kept.GPUs, "what was given is remembered")
 }
 
 func TestAWipeOfALostGPUIsAFailureThatNamesIt(t *testing.T) {

@@ -33,12 +33,12 @@ func (n *Node) prepare(ctx context.Context, op protocol.Operation, progress step
 	if err := n.claim(t); err != nil {
 		return operation.Outcome{Evidence: evidence}, err
 	}
+	// The layout comes first: what the runtime gives the tenant is an instance that must be there.
+	if t, err = n.layOut(ctx, t); err != nil {
+		return operation.Outcome{Evidence: evidence}, err
+	}
 	if evidence.ImageDigest, err = n.cfg.Prepare(ctx, t, spec, progress); err != nil {
 		return operation.Outcome{Evidence: evidence}, fmt.Errorf("prepare for lease %s: %w", spec.LeaseID, err)
-	}
-	progress(95, "layout")
-	if err := n.layOut(ctx, t); err != nil {
-		return operation.Outcome{Evidence: evidence}, err
 	}
 	return operation.Outcome{Evidence: evidence}, n.moveTo(t, Prepared)
 }
@@ -217,21 +217,23 @@ func (n *Node) memoryFree(ctx context.Context, t Tenancy) protocol.Check {
 	return verdict("mig_slices_free", bad, "no instance in the way")
 }
 
-// layOut makes the tenancy's MIG instance.
-func (n *Node) layOut(ctx context.Context, t Tenancy) error {
+// layOut makes the tenancy's MIG instance, and returns the tenancy with it.
+func (n *Node) layOut(ctx context.Context, t Tenancy) (Tenancy, error) {
 	if t.MIGProfile == "" {
-		return nil
+		return t, nil
 	}
 	if len(t.GPUs) != 1 {
-		return refuse(CodeInvalidSpec, "MIG profile %s over %d GPUs", t.MIGProfile, len(t.GPUs))
+		return t, refuse(CodeInvalidSpec, "MIG profile %s over %d GPUs", t.MIGProfile, len(t.GPUs))
 	}
 	share := t.GPUs[0]
 	made, err := n.cfg.GPU.CreateInstance(ctx, share.UUID, t.MIGProfile, share.Slices.From)
 	if err != nil {
-		return fmt.Errorf("lay out GPU %s: %w", share.UUID, err)
+		return t, fmt.Errorf("lay out GPU %s: %w", share.UUID, err)
 	}
 	if made.Width != share.Slices.To-share.Slices.From {
-		return refuse(CodeInvalidSpec, "%s takes %d memory slices and the slots are %d", t.MIGProfile, made.Width, share.Slices.To-share.Slices.From)
+		return t, refuse(CodeInvalidSpec, "%s takes %d memory slices and the slots are %d", t.MIGProfile, made.Width, share.Slices.To-share.Slices.From)
 	}
-	return nil
+	share.Instance = made.UUID
+	t.GPUs = []Share{share}
+	return t, nil
 }

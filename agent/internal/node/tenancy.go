@@ -42,6 +42,8 @@ func placeOf(lease string, slots protocol.Slots) string {
 type Share struct {
 	UUID   string         `json:"uuid"`
 	Slices protocol.Slots `json:"slices"`
+	// Instance is the UUID of the MIG instance that was made of the slices, "" for a whole GPU.
+	Instance string `json:"instance,omitempty"`
 }
 
 func (n *Node) load() error {

@@ -114,6 +114,9 @@ func (b *box) Enter(_ context.Context, t node.Tenancy) error {
 	return nil
 }
 
+// Leave implements node.Runtime: the built-in shell leaves nothing running.
+func (b *box) Leave(context.Context, node.Tenancy) (int, error) { return 0, nil }
+
 // reoccupy keeps the adapters of those who were there before a restart busy.
 func (b *box) reoccupy(tenancies []node.Tenancy) {
 	for _, t := range tenancies {
