@@ -1,7 +1,6 @@
 package access
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -19,17 +18,12 @@ type forwardRequest struct {
 }
 
 // forward connects tenants to ports of their own places. Every other address is refused: this host's network is not the tenants'.
-func (s *Server) forward(machine Machine) ssh.ChannelHandler {
-	return func(_ *ssh.Server, _ *gossh.ServerConn, asked gossh.NewChannel, ctx ssh.Context) {
-		place, _ := ctx.Value(placeKey).(string) //nolint:errcheck // without one, begin refuses
-		s.forwardTo(ctx, machine, place, asked)
-	}
-}
-
-func (s *Server) forwardTo(ctx context.Context, machine Machine, place string, asked gossh.NewChannel) {
+func (s *Server) forward(_ *ssh.Server, _ *gossh.ServerConn, asked gossh.NewChannel, ctx ssh.Context) {
+	place, _ := ctx.Value(placeKey).(string) //nolint:errcheck // without one, begin refuses
+	machine, able := s.cfg.Sessions.(Machine)
 	var want forwardRequest
 	switch {
-	case gossh.Unmarshal(asked.ExtraData(), &want) != nil || !loopback(want.Host) || want.Port == 0 || want.Port > 65535:
+	case !able || gossh.Unmarshal(asked.ExtraData(), &want) != nil || !loopback(want.Host) || want.Port == 0 || want.Port > 65535:
 		_ = asked.Reject(gossh.Prohibited, "only ports of your own place are forwarded: name localhost") //nolint:errcheck // the peer is gone
 		return
 	case !s.begin(place):

@@ -187,8 +187,8 @@ func (s *Server) newServer() *ssh.Server {
 		RequestHandlers:   map[string]ssh.RequestHandler{},
 		SubsystemHandlers: map[string]ssh.SubsystemHandler{},
 	}
-	if machine, whole := s.cfg.Sessions.(Machine); whole {
-		server.ChannelHandlers["direct-tcpip"] = s.forward(machine)
+	if _, whole := s.cfg.Sessions.(Machine); whole {
+		server.ChannelHandlers["direct-tcpip"] = s.forward
 		server.SubsystemHandlers[sftp] = s.session
 	}
 	return server

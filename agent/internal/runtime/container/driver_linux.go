@@ -94,7 +94,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("containers: %w", err)
 	}
 	cfg.Runtime, cfg.Init = absolute(cfg.Runtime), absolute(cfg.Init)
-	if err := errors.Join(able(cfg), os.MkdirAll(filepath.Join(cfg.Dir, "places"), 0o700), os.MkdirAll(cfg.Run, 0o711)); err != nil {
+	if err := errors.Join(able(cfg), os.MkdirAll(filepath.Join(cfg.Dir, "places"), 0o700), os.MkdirAll(cfg.Run, 0o711)); err != nil { //nolint:gosec // containers' roots pass through
 		return nil, fmt.Errorf("this machine cannot hold containers: %w", err)
 	}
 	return &Driver{
@@ -159,7 +159,8 @@ func (d *Driver) bundleOf(p place) string { return filepath.Join(d.dirOf(p.Slots
 func (d *Driver) id(p place) string       { return fmt.Sprintf("%s-%03d", d.cfg.Name, p.Slots.From) }
 func (d *Driver) groupOf(p place) string  { return "/leasehold/" + d.cfg.Name + "/" + d.id(p) }
 func (d *Driver) uidOf(p place) uint32    { return d.cfg.FirstUID + uint32(p.Slots.From)*uidsPerPlace } //nolint:gosec // slots are few
-func (d *Driver) keep(p place) error      { return durable.WriteJSON(d.recordOf(p.Slots.From), p, 0o600) }
+
+func (d *Driver) keep(p place) error { return durable.WriteJSON(d.recordOf(p.Slots.From), p, 0o600) }
 
 // known reads what is kept of the place that begins at a slot.
 func (d *Driver) known(first int) (place, bool, error) {
@@ -205,10 +206,12 @@ func (d *Driver) Prepare(ctx context.Context, t node.Tenancy, spec protocol.Prep
 	if err := d.keep(p); err != nil {
 		return "", fmt.Errorf("keep place: %w", err)
 	}
+	d.passed(p, "place kept")
 	step(60, "scratch")
 	if err := makeScratch(ctx, d.scratchOf(p), p.Limits.ScratchBytes); err != nil {
 		return "", err
 	}
+	d.passed(p, "disk made")
 	step(80, "container")
 	return digest, d.ensure(ctx, p)
 }

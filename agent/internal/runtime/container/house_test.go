@@ -55,32 +55,42 @@ const (
 
 func newHouse(t *testing.T) *house {
 	t.Helper()
-	h := &house{t: t, dir: t.TempDir(), machine: container.Machine{
-		Bays:         []int{0, 0},
-		Nodes:        []container.NUMANode{{ID: 0, Cores: everyCore(t), MemoryBytes: 512 << 20}},
-		ScratchBytes: 256 << 20, Processes: 160,
-	}}
+	h := &house{t: t, dir: t.TempDir()}
 	h.describeDevices()
 	writeImage(t, filepath.Join(h.dir, "images"), "tiny")
-	var cards []protocol.GPU
-	for i, uuid := range []string{cardA, cardB} {
-		cards = append(cards, protocol.GPU{UUID: uuid, Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", PCIAddress: fmt.Sprintf("0000:0%d:00.0", i), MIGCapable: true, MIGEnabled: true})
-	}
-	var err error
-	h.gpus, err = gpu.NewSim(gpu.SimConfig{GPUs: cards, Now: now})
-	require.NoError(t, err)
-	h.cfg = container.Config{
-		Name: uniqueName(t), Dir: filepath.Join(h.dir, "containers"), Images: filepath.Join(h.dir, "images"), Runtime: "runc", Init: "catatonit", GPU: h.gpus,
-		Machine: func(context.Context) (container.Machine, error) { return h.machine, nil }, CDIDirs: []string{filepath.Join(h.dir, "cdi")},
-		Now: now, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), FirstUID: uniqueUID(t),
-	}
-	h.cfg.Run = filepath.Join("/run/leasehold", h.cfg.Name)
-	h.open()
+	h.cfg = container.Config{Name: uniqueName(t), FirstUID: uniqueUID(t)}
+	h.build()
 	t.Cleanup(func() {
 		h.close()
 		h.abandon()
 	})
 	return h
+}
+
+// build completes a house of which the configuration's words are known, and opens it.
+func (h *house) build() {
+	t := h.t
+	t.Helper()
+	var cards []protocol.GPU
+	for i, uuid := range []string{cardA, cardB} {
+		cards = append(cards, protocol.GPU{UUID: uuid, Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", PCIAddress: fmt.Sprintf("0000:0%d:00.0", i), MIGCapable: true, MIGEnabled: true})
+	}
+	var err error
+	h.gpus, err = gpu.NewSim(gpu.SimConfig{GPUs: cards, StateFile: filepath.Join(h.dir, "gpus.json"), Now: now})
+	require.NoError(t, err)
+	h.machine = container.Machine{
+		Bays:         []int{0, 0},
+		Nodes:        []container.NUMANode{{ID: 0, Cores: everyCore(t), MemoryBytes: 512 << 20}},
+		ScratchBytes: 256 << 20, Processes: 160,
+	}
+	h.cfg.Dir, h.cfg.Images, h.cfg.CDIDirs = filepath.Join(h.dir, "containers"), filepath.Join(h.dir, "images"), []string{filepath.Join(h.dir, "cdi")}
+	h.cfg.GPU, h.cfg.Now, h.cfg.Runtime, h.cfg.Init = h.gpus, now, "runc", "catatonit"
+	h.cfg.Machine = func(context.Context) (container.Machine, error) { return h.machine, nil }
+	h.cfg.Run = filepath.Join("/run/leasehold", h.cfg.Name)
+	if h.cfg.Log == nil {
+		h.cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	h.open()
 }
 
 // abandon takes away what a failed test left.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/leasehold/leasehold/agent/internal/backoff"
@@ -32,6 +33,7 @@ func (d *Driver) ensure(ctx context.Context, p place) error {
 		if err != nil {
 			return err
 		}
+		d.passed(p, "file systems mounted")
 		if err := d.writeSpec(p, at); err != nil {
 			return err
 		}
@@ -39,15 +41,23 @@ func (d *Driver) ensure(ctx context.Context, p place) error {
 		return err
 	})
 	if err == nil {
+		d.passed(p, "container created")
 		err = d.connect(ctx, p, pid)
 	}
 	if err == nil {
+		d.passed(p, "container connected")
 		err = d.oci.start(ctx, d.id(p))
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("start container: %w", err), d.end(ctx, p))
 	}
+	d.passed(p, "container started")
 	return nil
+}
+
+// passed notes how far things are. A process that ends at any of these leaves what the next one can go on from.
+func (d *Driver) passed(p place, stage string) {
+	d.cfg.Log.Debug("place", "stage", stage, "id", d.id(p), "lease", p.Lease)
 }
 
 func (d *Driver) writeSpec(p place, at mounted) error {
@@ -69,15 +79,15 @@ func (d *Driver) writeSpec(p place, at mounted) error {
 func (d *Driver) seed(layer string, p place) error {
 	owner := int(d.uidOf(p))
 	etc := filepath.Join(layer, "etc")
-	if err := errors.Join(os.Mkdir(etc, 0o755), os.Chown(etc, owner, owner)); err != nil {
+	if err := errors.Join(os.Mkdir(etc, 0o755), os.Chown(etc, owner, owner)); err != nil { //nolint:gosec // everybody in the container reads it
 		return err
 	}
-	resolv := ""
+	var servers strings.Builder
 	for _, server := range d.cfg.Egress.Servers {
-		resolv += "nameserver " + server.String() + "\n"
+		fmt.Fprintf(&servers, "nameserver %s\n", server)
 	}
 	for name, text := range map[string]string{
-		"hostname": p.Hostname + "\n", "hosts": "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 " + p.Hostname + "\n", "resolv.conf": resolv,
+		"hostname": p.Hostname + "\n", "hosts": "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 " + p.Hostname + "\n", "resolv.conf": servers.String(),
 	} {
 		path := filepath.Join(etc, name)
 		if err := errors.Join(os.WriteFile(path, []byte(text), 0o644), os.Chown(path, owner, owner)); err != nil { //nolint:gosec // everybody in the container reads it
@@ -96,6 +106,7 @@ func (d *Driver) end(ctx context.Context, p place) error {
 		err = killAll(ctx, func() ([]int, error) { return processesAs(d.uidOf(p), uidsPerPlace) })
 	}
 	if err == nil {
+		d.passed(p, "processes ended")
 		err = errors.Join(d.oci.forget(d.id(p)), removeGroups(group), d.disconnect(p))
 	}
 	if err == nil {
@@ -168,6 +179,7 @@ func (d *Driver) wipe(ctx context.Context, p place, step func(percent int, phase
 	if err != nil {
 		return rows, err
 	}
+	d.passed(p, "disk erased")
 	for _, row := range rows {
 		if row.Status != protocol.Wiped {
 			return rows, nil // the record stays: it says whose this is
@@ -176,6 +188,7 @@ func (d *Driver) wipe(ctx context.Context, p place, step func(percent int, phase
 	if err := os.RemoveAll(d.dirOf(p.Slots.From)); err != nil {
 		return rows, fmt.Errorf("forget place: %w", err)
 	}
+	d.passed(p, "place forgotten")
 	return rows, nil
 }
 

@@ -64,14 +64,14 @@ func (d *Driver) mount(ctx context.Context, p place, seed func(layer string) err
 	}
 	defer tree.Close() //nolint:errcheck // the mount stays
 	// The root is made on the host, too, and stays empty there: runc starts its commands for a container from a directory of that name.
-	if err := os.MkdirAll(root, 0o711); err != nil {
+	if err := os.MkdirAll(root, 0o711); err != nil { //nolint:gosec // the container's root passes through
 		return m, fmt.Errorf("make mount point: %w", err)
 	}
 	if err := unix.Mount("tmpfs", base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=711,size=1m"); err != nil {
 		return m, fmt.Errorf("mount %s: %w", base, err)
 	}
 	for _, dir := range []string{image, scratch, root} {
-		if err := os.Mkdir(dir, 0o711); err != nil {
+		if err := os.Mkdir(dir, 0o711); err != nil { //nolint:gosec // the container's root passes through
 			return m, fmt.Errorf("make mount point: %w", err)
 		}
 	}
@@ -126,7 +126,7 @@ func (d *Driver) layers(p place, scratch string, seed func(layer string) error) 
 		return fmt.Errorf("make layers: %w", err)
 	}
 	for _, dir := range []string{work, data, fresh} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as a root directory is
 			return fmt.Errorf("make layers: %w", err)
 		}
 		if err := os.Chown(dir, owner, owner); err != nil {

@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -28,9 +29,7 @@ func (e Egress) addresses(p place) (host, guest netip.Prefix, err error) {
 		return host, guest, fmt.Errorf("the pool of addresses %s is not a network of IPv4 of at least /23", e.Pool)
 	}
 	octets := base.As4()
-	offset := 2 * p.Slots.From
-	octets[2] += byte(offset >> 8)
-	octets[3] = byte(offset)
+	binary.BigEndian.PutUint32(octets[:], binary.BigEndian.Uint32(octets[:])+uint32(2*p.Slots.From)) //nolint:gosec // slots are few
 	first := netip.AddrFrom4(octets)
 	return netip.PrefixFrom(first, 31), netip.PrefixFrom(first.Next(), 31), nil
 }
@@ -170,10 +169,10 @@ func (d *Driver) rules() string {
 	for _, network := range e.Closed {
 		closed = append(closed, network.Masked().String())
 	}
-	names := ""
+	var names strings.Builder
 	for _, server := range e.Servers {
 		if server.Is4() {
-			names += fmt.Sprintf("\t\tiifname $tenants ip daddr %s meta l4proto { tcp, udp } th dport 53 accept\n", server)
+			fmt.Fprintf(&names, "\t\tiifname $tenants ip daddr %s meta l4proto { tcp, udp } th dport 53 accept\n", server)
 		}
 	}
 	return fmt.Sprintf(`define tenants = "%s-*"
@@ -199,7 +198,7 @@ table inet %s {
 		oifname $out ip saddr %s masquerade
 	}
 }
-`, d.cfg.Name, e.Interface, d.table(), d.table(), d.table(), strings.Join(closed, ", "), names, e.Pool.Masked())
+`, d.cfg.Name, e.Interface, d.table(), d.table(), d.table(), strings.Join(closed, ", "), names.String(), e.Pool.Masked())
 }
 
 // containsPath reports whether a table of mounts has one at path or below it.

@@ -39,8 +39,13 @@ func (d *Driver) specOf(p place, root, data string) (*specs.Spec, error) {
 		Mounts: mountsOf(p, data, d.cfg.Init),
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
-				{Type: specs.MountNamespace}, {Type: specs.CgroupNamespace}, {Type: specs.UserNamespace},
+				{Type: specs.PIDNamespace},
+				{Type: specs.NetworkNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.CgroupNamespace},
+				{Type: specs.UserNamespace},
 			},
 			UIDMappings: []specs.LinuxIDMapping{{ContainerID: 0, HostID: base, Size: uidsPerPlace}},
 			GIDMappings: []specs.LinuxIDMapping{{ContainerID: 0, HostID: base, Size: uidsPerPlace}},

@@ -86,7 +86,7 @@ func (s *images) unpack(ctx context.Context, archive, want, dir string) (err err
 	}
 	defer file.Close() //nolint:errcheck // it was only read
 	fresh := dir + ".new"
-	if err := errors.Join(os.RemoveAll(fresh), os.MkdirAll(s.unpacked, 0o700), os.Mkdir(fresh, 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(fresh), os.MkdirAll(s.unpacked, 0o700), os.Mkdir(fresh, 0o755)); err != nil { //nolint:gosec // it becomes the root directory of containers
 		return err
 	}
 	defer func() {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -161,11 +162,11 @@ func (u *unpacking) own(h *tar.Header) error {
 }
 
 func (u *unpacking) finish() error {
-	for i := len(u.dirs) - 1; i >= 0; i-- {
-		if !u.isDir(u.dirs[i].Name) {
+	for _, dir := range slices.Backward(u.dirs) {
+		if !u.isDir(dir.Name) {
 			continue // a later entry took its place
 		}
-		if err := u.own(u.dirs[i]); err != nil {
+		if err := u.own(dir); err != nil {
 			return err
 		}
 	}

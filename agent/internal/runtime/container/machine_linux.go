@@ -44,7 +44,7 @@ func ReadMachine(root, scratch string, bays []int) (Machine, error) {
 	if m.Processes, err = processesOf(root); err != nil {
 		return m, fmt.Errorf("read machine: %w", err)
 	}
-	m.ScratchBytes = int64(fs.Blocks) * fs.Bsize / 100 * scratchShare //nolint:gosec // a disk of 2^63 bytes is not to be had
+	m.ScratchBytes = int64(fs.Blocks) * int64(fs.Bsize) / 100 * scratchShare //nolint:gosec,unconvert // a disk of 2^63 bytes is not to be had; the width differs by architecture
 	return m, nil
 }
 
