@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,13 +21,12 @@ import (
 
 // errand is what a process that is to die is told to do, and at which stage to die.
 type errand struct {
-	Dir      string                 `json:"dir"`
-	Name     string                 `json:"name"`
-	FirstUID uint32                 `json:"first_uid"`
-	Kind     protocol.OperationKind `json:"kind"`
-	Slots    protocol.Slots         `json:"slots"`
-	Spec     json.RawMessage        `json:"spec"`
-	Stage    string                 `json:"stage"`
+	Dir   string                 `json:"dir"`
+	Name  string                 `json:"name"`
+	Kind  protocol.OperationKind `json:"kind"`
+	Slots protocol.Slots         `json:"slots"`
+	Spec  json.RawMessage        `json:"spec"`
+	Stage string                 `json:"stage"`
 }
 
 const errandVariable = "LEASEHOLD_TEST_ERRAND"
@@ -60,7 +61,7 @@ func TestErrand(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(text), &e))
 	h := &house{t: t, dir: e.Dir, cfg: container.Config{
-		Name: e.Name, FirstUID: e.FirstUID, Log: slog.New(deadly{Handler: slog.DiscardHandler, stage: e.Stage}),
+		Name: e.Name, Log: slog.New(deadly{Handler: slog.DiscardHandler, stage: e.Stage}),
 	}}
 	h.build()
 	_, err := h.do(e.Kind, e.Slots, e.Spec)
@@ -74,7 +75,7 @@ func (h *house) dies(stage string, kind protocol.OperationKind, slots protocol.S
 	raw, err := json.Marshal(spec)
 	require.NoError(h.t, err)
 	text, err := json.Marshal(errand{
-		Dir: h.dir, Name: h.cfg.Name, FirstUID: h.cfg.FirstUID, Kind: kind, Slots: slots, Spec: raw, Stage: stage,
+		Dir: h.dir, Name: h.cfg.Name, Kind: kind, Slots: slots, Spec: raw, Stage: stage,
 	})
 	require.NoError(h.t, err)
 	h.close()
@@ -151,6 +152,11 @@ func TestAnAgentThatDiesLeavesItsTenantsAtWork(t *testing.T) {
 // endContainer ends the container's first process behind the driver's back.
 func (m *tenant) endContainer() {
 	m.t.Helper()
-	out, err := exec.CommandContext(m.t.Context(), "runc", "--root", m.cfg.Run+"/oci", "kill", "--all", m.cfg.Name+"-000", "KILL").CombinedOutput()
-	require.NoError(m.t, err, string(out))
+	runc := func(args ...string) string {
+		out, err := exec.CommandContext(m.t.Context(), "runc", append([]string{"--root", m.cfg.Run + "/oci"}, args...)...).CombinedOutput() //nolint:gosec // the test's own words
+		require.NoError(m.t, err, string(out))
+		return string(out)
+	}
+	runc("kill", "--all", m.cfg.Name+"-000", "KILL")
+	require.Eventually(m.t, func() bool { return strings.Contains(runc("state", m.cfg.Name+"-000"), `"stopped"`) }, 10*time.Second, 10*time.Millisecond)
 }

@@ -22,12 +22,10 @@ import (
 
 const (
 	wholeGPU = gpu.SlotsPerBay
-	// uidsPerPlace is how many users a place has: as many as every distribution's images expect.
-	uidsPerPlace = 1 << 16
-	// DefaultFirstUID is the first user of the first slot's place. It is above the ranges that systemd and useradd give away.
-	DefaultFirstUID = 0x7000_0000
-	// defaultImageBytes bounds an unpacked image.
-	defaultImageBytes = 200 << 30
+	// maxSlots is how many slots a machine has at most: those of sixteen GPUs.
+	maxSlots = 16 * gpu.SlotsPerBay
+	// maxImageBytes bounds an unpacked image.
+	maxImageBytes = 200 << 30
 )
 
 // Config is what a driver is made of.
@@ -49,7 +47,7 @@ type Config struct {
 	CDIDirs, CDIRefresh []string
 	// Adapters returns the device nodes of the adapters that have these ports, e.g. /dev/infiniband/uverbs0.
 	Adapters func(ports []protocol.GUID) ([]string, error)
-	FirstUID uint32 // 0: DefaultFirstUID
+	Slots    int // how many the machine has at most; 0: those of sixteen GPUs
 	// Egress is how places reach the outside; the zero value: they do not.
 	Egress Egress
 	Now    func() time.Time
@@ -68,6 +66,7 @@ type Egress struct {
 // Driver is the containers of one machine. It implements node.Runtime and access.Machine.
 type Driver struct {
 	cfg    Config
+	users  users
 	oci    oci
 	images images
 
@@ -83,8 +82,8 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Run == "" {
 		cfg.Run = filepath.Join("/run/leasehold", cfg.Name)
 	}
-	if cfg.FirstUID == 0 {
-		cfg.FirstUID = DefaultFirstUID
+	if cfg.Slots == 0 {
+		cfg.Slots = maxSlots
 	}
 	if cfg.Unpacked == "" {
 		cfg.Unpacked = filepath.Join(cfg.Dir, "images")
@@ -97,9 +96,13 @@ func New(cfg Config) (*Driver, error) {
 	if err := errors.Join(able(cfg), os.MkdirAll(filepath.Join(cfg.Dir, "places"), 0o700), os.MkdirAll(cfg.Run, 0o711)); err != nil { //nolint:gosec // containers' roots pass through
 		return nil, fmt.Errorf("this machine cannot hold containers: %w", err)
 	}
+	mine, err := claimUsers(cfg.Run, cfg.Dir, cfg.Slots)
+	if err != nil {
+		return nil, fmt.Errorf("containers: %w", err)
+	}
 	return &Driver{
-		cfg: cfg, oci: oci{path: cfg.Runtime, root: filepath.Join(cfg.Run, "oci")}, locks: map[int]*sync.Mutex{},
-		images: images{dir: cfg.Images, unpacked: cfg.Unpacked, maxBytes: defaultImageBytes},
+		cfg: cfg, users: mine, oci: oci{path: cfg.Runtime, root: filepath.Join(cfg.Run, "oci")}, locks: map[int]*sync.Mutex{},
+		images: images{dir: cfg.Images, unpacked: cfg.Unpacked, maxBytes: maxImageBytes},
 	}, nil
 }
 
@@ -147,6 +150,9 @@ type place struct {
 	Open     bool           `json:"open"`    // somebody may be
 }
 
+// Users returns the first user of the place that begins at a slot. Its others follow.
+func (d *Driver) Users(slot int) uint32 { return d.uidOf(place{Slots: protocol.Slots{From: slot}}) }
+
 func (d *Driver) dirOf(first int) string {
 	return filepath.Join(d.cfg.Dir, "places", fmt.Sprintf("%03d", first))
 }
@@ -158,7 +164,7 @@ func (d *Driver) scratchOf(p place) string {
 func (d *Driver) bundleOf(p place) string { return filepath.Join(d.dirOf(p.Slots.From), "bundle") }
 func (d *Driver) id(p place) string       { return fmt.Sprintf("%s-%03d", d.cfg.Name, p.Slots.From) }
 func (d *Driver) groupOf(p place) string  { return "/leasehold/" + d.cfg.Name + "/" + d.id(p) }
-func (d *Driver) uidOf(p place) uint32    { return d.cfg.FirstUID + uint32(p.Slots.From)*uidsPerPlace } //nolint:gosec // slots are few
+func (d *Driver) uidOf(p place) uint32    { return d.users.First + uint32(p.Slots.From)*uidsPerPlace } //nolint:gosec // slots are few
 
 func (d *Driver) keep(p place) error { return durable.WriteJSON(d.recordOf(p.Slots.From), p, 0o600) }
 
@@ -222,6 +228,9 @@ func (d *Driver) plan(ctx context.Context, t node.Tenancy, digest string) (place
 	machine, err := d.cfg.Machine(ctx)
 	if err != nil {
 		return p, err
+	}
+	if t.Slots.To > d.cfg.Slots {
+		return p, fmt.Errorf("slots [%d, %d) are more than this machine's %d", t.Slots.From, t.Slots.To, d.cfg.Slots)
 	}
 	if p.Limits, err = machine.ShareOf(t.Slots); err != nil {
 		return p, err

@@ -58,7 +58,7 @@ func newHouse(t *testing.T) *house {
 	h := &house{t: t, dir: t.TempDir()}
 	h.describeDevices()
 	writeImage(t, filepath.Join(h.dir, "images"), "tiny")
-	h.cfg = container.Config{Name: uniqueName(t), FirstUID: uniqueUID(t)}
+	h.cfg = container.Config{Name: uniqueName(t)}
 	h.build()
 	t.Cleanup(func() {
 		h.close()
@@ -84,7 +84,7 @@ func (h *house) build() {
 		ScratchBytes: 256 << 20, Processes: 160,
 	}
 	h.cfg.Dir, h.cfg.Images, h.cfg.CDIDirs = filepath.Join(h.dir, "containers"), filepath.Join(h.dir, "images"), []string{filepath.Join(h.dir, "cdi")}
-	h.cfg.GPU, h.cfg.Now, h.cfg.Runtime, h.cfg.Init = h.gpus, now, "runc", "catatonit"
+	h.cfg.Slots, h.cfg.GPU, h.cfg.Now, h.cfg.Runtime, h.cfg.Init = 16, h.gpus, now, "runc", "catatonit"
 	h.cfg.Machine = func(context.Context) (container.Machine, error) { return h.machine, nil }
 	h.cfg.Run = filepath.Join("/run/leasehold", h.cfg.Name)
 	if h.cfg.Log == nil {
@@ -115,24 +115,6 @@ func quiet(int, string) {}
 func uniqueName(t *testing.T) string {
 	t.Helper()
 	return "t" + strings.ToLower(rand.Text()[:5])
-}
-
-// uniqueUID takes a range of users for this test alone: a place's end ends every process of its users, whoever's it is.
-func uniqueUID(t *testing.T) uint32 {
-	t.Helper()
-	dir := filepath.Join(os.TempDir(), "leasehold-test-users")
-	require.NoError(t, os.MkdirAll(dir, 0o755))
-	for n := range uint32(250) {
-		file, err := os.OpenFile(filepath.Join(dir, fmt.Sprint(n)), os.O_CREATE|os.O_RDWR, 0o644)
-		require.NoError(t, err)
-		if unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			t.Cleanup(func() { _ = file.Close() })
-			return container.DefaultFirstUID + n<<20 // sixteen slots of 65536 users each
-		}
-		require.NoError(t, file.Close())
-	}
-	t.Fatal("no users are left for a test")
-	return 0
 }
 
 func everyCore(t *testing.T) []container.Core {

@@ -48,14 +48,20 @@ func TestSessionsAreThoseOfAMachine(t *testing.T) {
 	require.ErrorContains(t, err, "status 7")
 	_, err = a.try("no-such-program")
 	require.ErrorContains(t, err, "status 127")
-	require.Equal(t, "one\ntwo", a.run("echo one; echo two >&2"))
-
 	session, err := a.ssh.NewSession()
 	require.NoError(t, err)
-	session.Stdin = strings.NewReader("typed")
-	out, err := session.Output("cat")
+	var out, errs strings.Builder
+	session.Stdout, session.Stderr = &out, &errs
+	require.NoError(t, session.Run("echo one; echo two >&2"))
+	require.Equal(t, "one\n", out.String())
+	require.Equal(t, "two\n", errs.String())
+
+	session, err = a.ssh.NewSession()
 	require.NoError(t, err)
-	require.Equal(t, "typed", string(out))
+	session.Stdin = strings.NewReader("typed")
+	echoed, err := session.Output("cat")
+	require.NoError(t, err)
+	require.Equal(t, "typed", string(echoed))
 
 	session, err = a.ssh.NewSession()
 	require.NoError(t, err)
@@ -116,7 +122,7 @@ func TestTenantsDoNotSeeOrSignalEachOther(t *testing.T) {
 // hostProcess finds the host's number of a process that runs one of the tenant's commands.
 func (m *tenant) hostProcess(argument string) int {
 	m.t.Helper()
-	first := m.cfg.FirstUID + uint32(m.slots.From)<<16
+	first := m.driver.Users(m.slots.From)
 	found := 0
 	require.Eventually(m.t, func() bool {
 		entries, err := filepath.Glob("/proc/[0-9]*")
@@ -141,7 +147,7 @@ func TestATenantsRootIsNobodyOutside(t *testing.T) {
 	require.Contains(t, status, "NoNewPrivs:\t1")
 	require.Contains(t, status, "Seccomp:\t2")
 	require.Regexp(t, `(?m)^CapEff:\t00000000800405fb$`, status)
-	require.Contains(t, a.run("cat /proc/self/uid_map"), strconv.Itoa(int(a.cfg.FirstUID)))
+	require.Contains(t, a.run("cat /proc/self/uid_map"), strconv.Itoa(int(a.driver.Users(0))))
 	for what, command := range map[string]string{
 		"mount":                  "mount -t tmpfs x /mnt || mount -t tmpfs x /tmp",
 		"another user namespace": "unshare -U true",
