@@ -75,6 +75,8 @@ func messages() []any {
 		Switch: protocol.PortTable{GUID: 0x2c90100000010, Readable: false, Keys: []protocol.PKey{}, Source: "smp", Detail: "timeout"},
 	}
 	path := protocol.PathCheck{From: 0x2c90300000011, To: 0x2c90300000021, Want: protocol.False, Found: protocol.Unknown}
+	image := protocol.Image{URL: "https://images.example.com/debian-12.qcow2", Format: "qcow2", SHA256: "00", SizeBytes: 1024}
+	seed := protocol.Seed{InstanceID: "lease_01", Hostname: "l1-n01", UserData: "#cloud-config", PhoneHome: "https://api.example.com/netboot/v1/phone-home/t"}
 	return []any{
 		protocol.EnrollRequest{
 			Token: "t", Kind: protocol.NodeAgent, Name: "gpu-h100-01", Serial: "SIM-1", PublicKey: bytes.Repeat([]byte{7}, 32), BootID: "boot-1", AgentVersion: "0.1.0",
@@ -100,11 +102,12 @@ func messages() []any {
 		protocol.PrepareSpec{
 			LeaseID: "lease_01", Hostname: "l1-n01", Mode: "bare_metal", GPUUUIDs: []string{gpu.UUID}, MIGProfile: "3g.40gb",
 			PortGUIDs: []protocol.GUID{0x2c90300000011}, Image: "debian-12", UserData: "#cloud-config",
-			ManagedLow: 0x0100, ManagedHi: 0x01ff, Reserved: []protocol.PKey{0x0123},
+			ManagedLow: 0x0100, ManagedHi: 0x01ff, Reserved: []protocol.PKey{0x0123}, Source: &image,
 		},
 		protocol.PrepareEvidence{Checks: []protocol.Check{check}, ImageDigest: "sha256:00"},
 		check,
-		protocol.GrantSpec{LeaseID: "lease_01", User: "lease", AuthorizedKeys: []string{"ssh-ed25519 AAAA me"}, NotAfter: at(10)},
+		protocol.GrantSpec{LeaseID: "lease_01", User: "lease", AuthorizedKeys: []string{"ssh-ed25519 AAAA me"}, NotAfter: at(10), Seed: &seed},
+		image, seed,
 		protocol.GrantEvidence{Host: "127.0.0.1", Port: 2201, User: "lease", HostKeys: []string{"ssh-ed25519 AAAA"}},
 		protocol.RevokeSpec{LeaseID: "lease_01"},
 		protocol.RevokeEvidence{SessionsEnded: 1, ProcessesEnded: 2, LoginRefused: true},

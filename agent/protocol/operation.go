@@ -97,6 +97,8 @@ type PrepareSpec struct {
 	PortGUIDs  []GUID   `json:"port_guids"`  // HCA ports that come with the slots
 	Image      string   `json:"image"`
 	UserData   string   `json:"user_data,omitempty"`
+	// Source is the image's file, for a machine that is leased whole and has a disk to be written.
+	Source *Image `json:"source,omitempty"`
 	// ManagedLow and ManagedHi are the keys that are ours on the ports' fabric, less Reserved: none of them may be in the ports' tables, nor full
 	// membership of the default partition. Others are foreign, and nobody's business here. Both 0: every key is taken for ours.
 	ManagedLow PKey   `json:"managed_low,omitempty"`
@@ -123,6 +125,8 @@ type GrantSpec struct {
 	User           string    `json:"user"` // log-in name, "lease" unless the site says otherwise
 	AuthorizedKeys []string  `json:"authorized_keys"`
 	NotAfter       time.Time `json:"not_after"` // the agent itself ends access then, even when it is cut off
+	// Seed is for a machine that is leased whole: its tenant's system lets the keys in, and the agent is gone by then.
+	Seed *Seed `json:"seed,omitempty"`
 }
 
 // GrantEvidence is where to log in.

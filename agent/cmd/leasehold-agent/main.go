@@ -39,7 +39,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(nodeCommand(), fabricCommand(), simCommand())
+	cmd.AddCommand(nodeCommand(), serviceOSCommand(), fabricCommand(), simCommand())
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -22,19 +23,23 @@ import (
 type nodeOptions struct {
 	common
 	name, infiniBandRoot, hostRoot string
+
+	slices sliceOptions
 }
 
 func nodeCommand() *cobra.Command {
 	var o nodeOptions
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Run on a GPU host: inventory, health, and what its adapters' partition tables hold",
-		Long: "Run on a GPU host. This release reports inventory and health and is the second witness of the fabric's isolation. It has no\n" +
-			"driver yet that holds a tenant or lets one in on a real host: prepare, grant, revoke and wipe are refused with unsupported-on-this-host.",
+		Short: "Run on a GPU host: inventory, health, what its adapters' partition tables hold, and tenants in containers",
+		Long: "Run on a GPU host: report inventory and health, and be the second witness of the fabric's isolation. With --images the host is leased in\n" +
+			"parts: a container a lease, with exactly its GPUs or MIG instance, adapters, cores, memory and disk, into which its people log in by SSH.\n" +
+			"Without, prepare, grant, revoke and wipe are refused with unsupported-on-this-host.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd, o) },
 	}
 	o.bind(cmd)
+	o.slices.bind(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.name, "name", "", "the node's name in the site's plan (default: the host's name)")
 	f.StringVar(&o.infiniBandRoot, "root", rdma.Root, "directory in which the kernel shows InfiniBand adapters")
@@ -48,16 +53,16 @@ func runNode(cmd *cobra.Command, o nodeOptions) error {
 		return err
 	}
 	defer lock.Unlock() //nolint:errcheck // it ends with the process in any case
-	agent, err := o.agent()
+	ctx, cancel := o.lifetime(cmd.Context())
+	defer cancel()
+	agent, err := o.agent(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := o.lifetime(cmd.Context())
-	defer cancel()
 	return agent.Run(ctx)
 }
 
-func (o nodeOptions) agent() (*daemon.Agent, error) {
+func (o nodeOptions) agent(ctx context.Context) (*daemon.Agent, error) {
 	machine := host.Machine{Root: o.hostRoot}
 	boot, err := machine.BootID()
 	if err != nil {
@@ -70,8 +75,14 @@ func (o nodeOptions) agent() (*daemon.Agent, error) {
 	}
 	a.Sequence = rising(machine.UptimeMillis)
 	a.Build = func(now func() time.Time) (daemon.Parts, error) {
+		gpus, adapters := nvidia.Open(now), rdma.NewSysfs(o.infiniBandRoot, now)
+		o.slices.stateDir, o.slices.hostRoot = o.stateDir, o.hostRoot
+		door, tenants, err := o.slices.tenants(ctx, o.common, gpus, adapters, machine.Hostname(), now)
+		if err != nil {
+			return daemon.Parts{}, err
+		}
 		n, err := node.New(node.Config{
-			Dir: o.stateDir, NodeID: func() string { return a.Identity.Record().NodeID }, GPU: nvidia.Open(now), RDMA: rdma.NewSysfs(o.infiniBandRoot, now),
+			Dir: o.stateDir, NodeID: func() string { return a.Identity.Record().NodeID }, GPU: gpus, RDMA: adapters, Access: door, Runtime: tenants,
 			Host: machine.Inventory, Now: now,
 		})
 		if err != nil {

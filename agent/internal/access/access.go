@@ -36,6 +36,8 @@ type Grant struct {
 	User     string    `json:"user"`
 	Keys     []string  `json:"keys"` // authorized_keys form
 	NotAfter time.Time `json:"not_after"`
+	// Seed is what a tenant's own system is told; for drivers that let people in by it.
+	Seed *protocol.Seed `json:"seed,omitempty"`
 }
 
 // Sessions is what tenants talk to once they are logged in. It is safe for concurrent use.

@@ -28,7 +28,7 @@ func (n *Node) grant(ctx context.Context, op protocol.Operation, progress step) 
 		return operation.Outcome{}, fmt.Errorf("grant to lease %s: %w", spec.LeaseID, err)
 	}
 	progress(50, "keys")
-	evidence, err := n.cfg.Access.Grant(ctx, access.Grant{Place: t.Place(), User: spec.User, Keys: spec.AuthorizedKeys, NotAfter: spec.NotAfter})
+	evidence, err := n.cfg.Access.Grant(ctx, access.Grant{Place: t.Place(), User: spec.User, Keys: spec.AuthorizedKeys, NotAfter: spec.NotAfter, Seed: spec.Seed})
 	if errors.Is(err, access.ErrInvalid) {
 		return operation.Outcome{}, refuse(CodeInvalidSpec, "%v", err)
 	}
