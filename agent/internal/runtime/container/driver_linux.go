@@ -46,7 +46,7 @@ type Config struct {
 	// CDIDirs hold the specifications of devices, and CDIRefresh, if any, is a command that brings them up to date.
 	CDIDirs, CDIRefresh []string
 	// Adapters returns the device nodes of the adapters that have these ports, e.g. /dev/infiniband/uverbs0.
-	Adapters func(ports []protocol.GUID) ([]string, error)
+	Adapters func(ctx context.Context, ports []protocol.GUID) ([]string, error)
 	Slots    int // how many the machine has at most; 0: those of sixteen GPUs
 	// Egress is how places reach the outside; the zero value: they do not.
 	Egress Egress
@@ -242,7 +242,7 @@ func (d *Driver) plan(ctx context.Context, t node.Tenancy, digest string) (place
 		return p, err
 	}
 	if len(t.Ports) > 0 && d.cfg.Adapters != nil {
-		if p.Nodes, err = d.cfg.Adapters(t.Ports); err != nil {
+		if p.Nodes, err = d.cfg.Adapters(ctx, t.Ports); err != nil {
 			return p, fmt.Errorf("find adapters: %w", err)
 		}
 	}

@@ -5,9 +5,14 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/leasehold/leasehold/agent/internal/durable"
+	"github.com/leasehold/leasehold/agent/internal/gpu"
+	"github.com/leasehold/leasehold/agent/protocol"
 )
 
 const (
@@ -110,4 +115,27 @@ func memoryOf(path string) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("read %s: no MemTotal", path)
+}
+
+// BaysOf returns the NUMA node of each GPU by bay, and keeps it in dir: a GPU that fell off the bus moves no other's share.
+func BaysOf(dir string, devices []protocol.GPU) ([]int, error) {
+	path := filepath.Join(dir, "bays.json")
+	var kept []int
+	if _, err := durable.ReadJSON(path, &kept); err != nil {
+		return nil, fmt.Errorf("read bays: %w", err)
+	}
+	if len(devices) < len(kept) {
+		return kept, nil
+	}
+	bays := make([]int, 0, len(devices))
+	for _, g := range gpu.SortByPCI(devices) {
+		bays = append(bays, g.NUMANode)
+	}
+	if slices.Equal(bays, kept) {
+		return bays, nil
+	}
+	if err := durable.WriteJSON(path, bays, 0o600); err != nil {
+		return nil, fmt.Errorf("keep bays: %w", err)
+	}
+	return bays, nil
 }

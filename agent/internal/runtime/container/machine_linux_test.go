@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasehold/leasehold/agent/internal/runtime/container"
+	"github.com/leasehold/leasehold/agent/protocol"
 )
 
 func TestAMachineIsReadWithItsHostsShareTakenOff(t *testing.T) {
@@ -45,4 +46,15 @@ func TestAMachineIsReadWithItsHostsShareTakenOff(t *testing.T) {
 	require.Error(t, err)
 	_, err = container.ReadMachine(t.TempDir(), root, nil)
 	require.Error(t, err)
+}
+
+func TestALostGPUMovesNoOthersShare(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cards := []protocol.GPU{{UUID: "b", PCIAddress: "0000:80:00.0", NUMANode: 1}, {UUID: "a", PCIAddress: "0000:10:00.0"}}
+	for _, present := range [][]protocol.GPU{cards, cards[:1], nil, cards} {
+		bays, err := container.BaysOf(dir, present)
+		require.NoError(t, err)
+		require.Equal(t, []int{0, 1}, bays)
+	}
 }
