@@ -41,6 +41,9 @@ type (
 	paymentKind     struct{}
 	auditKind       struct{}
 	outboxKind      struct{}
+	hookKind        struct{}
+	hookEventKind   struct{}
+	deliveryKind    struct{}
 )
 
 func (orgKind) prefix() string         { return "org" }
@@ -80,6 +83,9 @@ func (invoiceKind) prefix() string     { return "inv" }
 func (paymentKind) prefix() string     { return "pay" }
 func (auditKind) prefix() string       { return "audit" }
 func (outboxKind) prefix() string      { return "msg" }
+func (hookKind) prefix() string        { return "hook" }
+func (hookEventKind) prefix() string   { return "evt" }
+func (deliveryKind) prefix() string    { return "dlv" }
 
 // One alias a kind, so that a signature says what it wants and the compiler refuses a node's id where a lease's is due.
 //
@@ -122,6 +128,9 @@ type (
 	Payment     = ID[paymentKind]
 	Audit       = ID[auditKind]
 	Outbox      = ID[outboxKind]
+	Webhook     = ID[hookKind]
+	Event       = ID[hookEventKind]
+	Delivery    = ID[deliveryKind]
 )
 
 // Make returns a fresh id of the type that the caller names: ids.Make[ids.Lease]() reads better than the kind.

@@ -12,6 +12,9 @@ const (
 	Notify      = "notify"       // an organization's id, or "operator": something that people are to be told
 )
 
+// Operator is the key of messages for the operator's people.
+const Operator = "operator"
+
 // Channel is where the database announces that messages which somebody waits for were written; the payload is their topic.
 const Channel = "outbox"
 

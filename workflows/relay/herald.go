@@ -12,14 +12,11 @@ import (
 	"github.com/leasehold/leasehold/backend/outbox"
 )
 
-// operator is the key of messages that are for the operator's people.
-const operator = "operator"
-
 // tellEvery is how often the herald looks for messages; people can wait for that.
 const tellEvery = 5 * time.Second
 
 // Herald tells people what the outbox has for them. In this release it says it in the log, what is for the operator as a warning;
-// the log is also all that an alert needs. Mail and webhooks come here.
+// the log is also all that an alert needs. Mail comes here; webhooks are told in the transaction that writes the message.
 type Herald struct {
 	Outbox Outbox
 	Clock  clock.Clock
@@ -51,7 +48,7 @@ func (h *Herald) tell(ctx context.Context) error {
 		told := make([]ids.Outbox, len(messages))
 		for i, m := range messages {
 			level := slog.LevelInfo
-			if m.Key == operator {
+			if m.Key == outbox.Operator {
 				level = slog.LevelWarn
 			}
 			h.Log.Log(ctx, level, "message", "to", m.Key, "body", json.RawMessage(m.Payload))

@@ -89,6 +89,15 @@ func Parse(text []byte) (*Key, error) {
 
 // Load reads a key file. It refuses one that others can read.
 func Load(path string) (*Key, error) {
+	text, err := readOwn(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(text)
+}
+
+// readOwn reads a file that only its owner can read.
+func readOwn(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("load key: %w", err)
@@ -100,7 +109,7 @@ func Load(path string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load key: %w", err)
 	}
-	return Parse(text)
+	return text, nil
 }
 
 // LoadOrCreate reads the key of a purpose in a state directory, and makes it at the first start. Several starters at once end up with
@@ -117,7 +126,6 @@ func LoadOrCreate(dir string, purpose Purpose) (*Key, error) {
 	return Load(path)
 }
 
-// create writes a whole file beside the path and links it there: the first link wins, and nobody ever sees half a key.
 func create(dir, path string) error {
 	key, err := Generate()
 	if err != nil {
@@ -127,6 +135,11 @@ func create(dir, path string) error {
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
 	}
+	return writeOnce(dir, path, &pem.Block{Type: blockType, Bytes: der})
+}
+
+// writeOnce writes a whole file beside the path and links it there: the first link wins, and nobody ever sees half a key.
+func writeOnce(dir, path string, block *pem.Block) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -135,7 +148,7 @@ func create(dir, path string) error {
 		return err
 	}
 	defer os.Remove(temporary.Name()) //nolint:errcheck // a leftover hurts nobody
-	_, err = temporary.Write(pem.EncodeToMemory(&pem.Block{Type: blockType, Bytes: der}))
+	_, err = temporary.Write(pem.EncodeToMemory(block))
 	if err = errors.Join(err, temporary.Sync(), temporary.Close()); err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func toLeaseEvent(r leaseEventRow) lease.Event {
 }
 
 // AppendEvent writes the event behind the lease's last one, and returns it with the Seq and Org that it got. It locks the lease's
-// row until the transaction ends, hence the numbers have no gaps. An empty Actor is "system".
+// row until the transaction ends, hence the numbers have no gaps. An empty Actor is "system". The organization's webhooks are told as well.
 //
 // It returns a NotFound fault when there is no such lease.
 func (s *Leases) AppendEvent(ctx context.Context, e lease.Event) (lease.Event, error) {
@@ -152,7 +152,7 @@ func (s *Leases) AppendEvent(ctx context.Context, e lease.Event) (lease.Event, e
 		return lease.Event{}, noLease()
 	}
 	e.Seq, e.Org = drawn[0].Seq, drawn[0].OrgID
-	return e, nil
+	return e, publishLeaseEvent(ctx, e)
 }
 
 // Events reads the log behind the event numbered after (0: from the first), in order, at most limit (0: all).

@@ -33,13 +33,18 @@ type outboxRow struct {
 func (outboxRow) TableName() string { return "outbox" }
 
 // Put writes a message that is delivered at least once after the transaction in ctx commits. Package outbox lists the topics; those
-// that somebody waits for are announced.
+// that somebody waits for are announced, and what the operator's people are told is told to their webhooks too.
 func (o *Outbox) Put(ctx context.Context, topic, key string, payload any, at time.Time) error {
 	body, err := json.Marshal(payload)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", topic, err)
 	}
 	return o.db.asPlatform(ctx, func(ctx context.Context) error {
+		if topic == outbox.Notify && key == outbox.Operator {
+			if err := publishAlarm(ctx, body, at); err != nil {
+				return err
+			}
+		}
 		row := outboxRow{ID: ids.Make[ids.Outbox](), Topic: topic, Key: key, Payload: body, AvailableAt: at, CreatedAt: at}
 		if err := conn(ctx).Create(&row).Error; err != nil || !outbox.Awaited(topic) {
 			return err

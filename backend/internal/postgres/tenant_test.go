@@ -13,7 +13,7 @@ import (
 func TestIdentityAndPlumbingRowsHaveTheirTablesColumns(t *testing.T) {
 	t.Parallel()
 	requireColumns(t, organizationRow{}, userRow{}, membershipRow{}, projectRow{}, sessionRow{}, apiKeyRow{}, sshKeyRow{}, auditEventRow{},
-		idempotencyRow{}, signingKeyRow{})
+		idempotencyRow{}, signingKeyRow{}, eventRow{}, endpointRow{}, deliveryRow{}, attemptRow{})
 }
 
 // A table that names an organization and has no policy would show everybody's rows, or nobody's.
