@@ -39,6 +39,7 @@ import (
 	"github.com/leasehold/leasehold/backend/outbox"
 	"github.com/leasehold/leasehold/backend/overview"
 	"github.com/leasehold/leasehold/backend/tenant"
+	"github.com/leasehold/leasehold/backend/webhook"
 	"github.com/leasehold/leasehold/workflows/reconcile"
 )
 
@@ -69,6 +70,8 @@ type App struct {
 	reclaim   *delivery.Reclaim
 	booking   *booking.Service
 	leases    *lease.Service
+	webhooks  *webhook.Service
+	vault     *keys.Vault
 	doctor    *doctor.Doctor
 	box       *postgres.Outbox
 	work      *postgres.LeaseWork
@@ -112,7 +115,7 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.db.Ping(ctx); err != nil {
 		return err
 	}
-	a.hub = postgres.NewHub(a.db, a.log, fleet.Channel, lease.Channel, outbox.Channel)
+	a.hub = postgres.NewHub(a.db, a.log, fleet.Channel, lease.Channel, outbox.Channel, webhook.Channel)
 	hubCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	a.stopHub = stop
 	go func() { _ = a.hub.Run(hubCtx) }() // it says itself what troubles it, and ends with its context
@@ -156,6 +159,10 @@ func (a *App) wire(ctx context.Context) error {
 		return fmt.Errorf("wire identity: %w", err)
 	}
 	a.box, a.work = postgres.NewOutbox(a.db), postgres.NewLeaseWork(a.db)
+	if a.vault, err = keys.OpenVault(a.config.KeysDir); err != nil {
+		return fmt.Errorf("open vault: %w", err)
+	}
+	a.webhooks = webhook.New(a.db, postgres.NewWebhooks(a.db), a.vault, a.audit, a.hub, a.clock, a.config.Lab)
 	a.catalog = catalog.New(a.db, postgres.NewCatalog(a.db), a.clock)
 	stock := postgres.NewInventory(a.db)
 	a.inventory = inventory.New(a.db, stock, stock, stock, a.clock)
@@ -286,6 +293,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 				Proofs: ratelimit.New(rates, a.clock, ratelimit.Policy{Name: "proof", Requests: proofsPerHour, Window: time.Hour}),
 			},
 			Billing: httpapi.Billing{Bills: a.bills, Payments: a.payments, Draw: pdf.Invoice},
+			Events:  httpapi.Events{Webhooks: a.webhooks},
 			Admin: httpapi.Admin{
 				Inventory: a.inventory, Overview: overview.New(a.db, postgres.NewOverview(a.db), a.clock), Tenants: a.tenants, Enroller: a.fleet,
 				Doctor: a.doctor, Audit: a.audit, Fabrics: a.fabric,

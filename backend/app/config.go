@@ -17,7 +17,7 @@ type Config struct {
 	MaxConns            int    // of the database pool; 0: 40
 	TemporalAddress     string
 	TemporalNamespace   string
-	KeysDir             string // the Ed25519 keys, session.key and attestation.key; shared by all replicas
+	KeysDir             string // session.key, attestation.key and secrets.key; shared by all replicas
 	PublicURL           string // where people find the portal
 	Environment         string // in API keys: lh_<environment>_…
 	SecureCookies       bool   // set wherever people come by HTTPS
@@ -31,7 +31,9 @@ type Config struct {
 	// How many requests a minute one credential may make, and one organization with all of its credentials; 0: 1,200 and 6,000.
 	CredentialRequests   int
 	OrganizationRequests int
-	Tracer               postgres.Tracer // sees every SQL statement, to measure; nil: nobody does
+	// Lab loosens what protects an installation that strangers reach: webhooks may go to private addresses and by plain HTTP.
+	Lab    bool
+	Tracer postgres.Tracer // sees every SQL statement, to measure; nil: nobody does
 }
 
 const (
@@ -44,11 +46,12 @@ const EnvironmentHelp = `Configured by the environment:
   DATABASE_URL                     PostgreSQL, as the application's log-in
   TEMPORAL_ADDRESS                 Temporal's frontend, host:port (default 127.0.0.1:7233)
   TEMPORAL_NAMESPACE               (default leasehold)
-  LEASEHOLD_KEYS_DIR               directory of session.key and attestation.key (Ed25519, PEM); made if missing (default keys)
+  LEASEHOLD_KEYS_DIR               directory of session.key, attestation.key (Ed25519) and secrets.key (AES), PEM; made if missing (default keys)
   LEASEHOLD_PUBLIC_URL             where people find the portal; https:// turns on secure cookies
   LEASEHOLD_ENVIRONMENT            part of API keys (default live)
   LEASEHOLD_CREDENTIAL_REQUESTS    requests a minute of one credential (default 1200)
   LEASEHOLD_ORGANIZATION_REQUESTS  requests a minute of one organization (default 6000)
+  LEASEHOLD_LAB                    1: nobody but friends can reach it; webhooks may go to private addresses and by plain HTTP
   LEASEHOLD_TRUSTED_PROXY          address or network whose X-Forwarded-For is believed
   STRIPE_SECRET_KEY                without it a built-in test gateway is used, and every page that shows money says so
   STRIPE_WEBHOOK_SECRET            of the endpoint /v1/webhooks/stripe`
@@ -68,6 +71,7 @@ func ConfigFromEnv() Config {
 		CredentialRequests:   requests(os.Getenv("LEASEHOLD_CREDENTIAL_REQUESTS")),
 		OrganizationRequests: requests(os.Getenv("LEASEHOLD_ORGANIZATION_REQUESTS")),
 	}
+	c.Lab = os.Getenv("LEASEHOLD_LAB") == "1"
 	if proxy := os.Getenv("LEASEHOLD_TRUSTED_PROXY"); proxy != "" {
 		c.TrustedProxies = []string{proxy}
 	}

@@ -11,8 +11,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold/leasehold/backend/doctor"
+	"github.com/leasehold/leasehold/backend/internal/courier"
 	"github.com/leasehold/leasehold/backend/internal/postgres"
 	"github.com/leasehold/leasehold/backend/outbox"
+	"github.com/leasehold/leasehold/backend/webhook"
 	"github.com/leasehold/leasehold/workflows"
 	"github.com/leasehold/leasehold/workflows/relay"
 )
@@ -35,6 +37,11 @@ func (a *App) Work(ctx context.Context) error {
 	group.Go(func() error { return carrier.Run(ctx) })
 	group.Go(func() error { return a.reconciler().Run(ctx) })
 	group.Go(func() error { return (&relay.Herald{Outbox: a.box, Clock: a.clock, Log: a.log}).Run(ctx) })
+	couriers := &webhook.Courier{
+		Tx: a.db, Rounds: postgres.NewWebhooks(a.db), Sender: courier.New(a.clock, a.config.Lab), Vault: a.vault, Audit: a.audit, Notices: a.box,
+		Clock: a.clock, Log: a.log,
+	}
+	group.Go(func() error { return couriers.Run(ctx) })
 	group.Go(func() error {
 		return a.every(ctx, sweepEvery, "sweep payments", func(ctx context.Context) error { return a.payments.Sweep(ctx, sweepBatch) })
 	})

@@ -11,13 +11,15 @@ const (
 	BillingWrite  = "billing:write"
 	IdentityRead  = "identity:read"
 	IdentityWrite = "identity:write"
+	EventsRead    = "events:read"
+	EventsWrite   = "events:write"
 	AdminRead     = "admin:read"
 	AdminWrite    = "admin:write"
 )
 
 // AllScopes lists every scope.
 func AllScopes() []string {
-	return []string{MarketRead, LeasesRead, LeasesWrite, BillingRead, BillingWrite, IdentityRead, IdentityWrite, AdminRead, AdminWrite}
+	return []string{MarketRead, LeasesRead, LeasesWrite, BillingRead, BillingWrite, IdentityRead, IdentityWrite, EventsRead, EventsWrite, AdminRead, AdminWrite}
 }
 
 // Allows reports whether a role, in an organization of that kind, covers the scope. It is the one table of roles: routes name a
@@ -31,7 +33,7 @@ func (r Role) Allows(scope string, kind OrgKind) bool {
 }
 
 func (r Role) scopes() []string {
-	reading := []string{MarketRead, LeasesRead, BillingRead, IdentityRead}
+	reading := []string{MarketRead, LeasesRead, BillingRead, IdentityRead, EventsRead}
 	switch r {
 	case Owner, Admin:
 		return AllScopes()

@@ -224,7 +224,7 @@ func (i *instance) startServices(ctx context.Context, o devOptions, say func(str
 	config.DatabaseURL, config.TemporalAddress, config.TemporalNamespace = url, server.Address(), "leasehold"
 	config.KeysDir, config.Portal = filepath.Join(o.dataDir, "keys"), frontend.Files()
 	config.LogFile = filepath.Join(o.dataDir, "leasehold.log")
-	config.WindowStep = time.Second
+	config.WindowStep, config.Lab = time.Second, true
 	return config, writeServices(o.dataDir, services{DatabaseURL: url, TemporalAddress: server.Address(), TemporalNamespace: "leasehold"})
 }
 

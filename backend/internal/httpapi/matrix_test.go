@@ -40,7 +40,8 @@ func newMatrix(t *testing.T, change ...func(*httpapi.Deps)) *matrix {
 		"ssh_key_id": bob.do(http.MethodPost, "/v1/ssh-keys", map[string]any{"name": "k", "public_key": newPublicKey(t)}).member("id"),
 		// Nobody's: nodes and fabrics belong to no organization.
 		"node_id": ids.Make[ids.Node]().String(), "fabric_id": ids.Make[ids.Fabric]().String(),
-		"allocation_id": ids.Make[ids.Allocation]().String(),
+		"allocation_id": ids.Make[ids.Allocation]().String(), "delivery_id": ids.Make[ids.Delivery]().String(),
+		"webhook_endpoint_id": bob.do(http.MethodPost, "/v1/webhook-endpoints", map[string]any{"url": "https://bolt.test/"}).member("id"),
 	}
 	m.foreign["quote_id"], m.foreign["lease_id"], m.foreign["invoice_id"] = m.lease(1)
 	m.helio = m.estate(hugo, "helio1")
@@ -223,6 +224,10 @@ func strangerBodies() map[string]any {
 		"adminSetNodeState":   map[string]any{"state": "maintenance"},
 		"adminSettleChanges":  map[string]any{"decision": "accepted"},
 		"adminImportTopology": map[string]any{"source": oneSwitch, "digest": "sha256:" + strings.Repeat("0", 64)},
+
+		"updateWebhookEndpoint":   map[string]any{"enabled": false},
+		"rotateWebhookSecret":     map[string]any{},
+		"replayWebhookDeliveries": map[string]any{"since": "2026-03-01T00:00:00Z"},
 
 		"adminDismissDrift":    map[string]any{"port_guid": "", "reason": "unplugged"},
 		"adminOverridePosture": map[string]any{"reason": "a lab"},

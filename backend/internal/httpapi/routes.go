@@ -86,6 +86,18 @@ func permissions() map[string]permission {
 		// Proved by the signature on its body.
 		"receiveStripeWebhook": public,
 
+		"listEvents":              all(tenant.EventsRead),
+		"listWebhookEndpoints":    all(tenant.EventsRead),
+		"getWebhookEndpoint":      all(tenant.EventsRead),
+		"createWebhookEndpoint":   all(tenant.EventsWrite),
+		"updateWebhookEndpoint":   all(tenant.EventsWrite),
+		"deleteWebhookEndpoint":   all(tenant.EventsWrite),
+		"rotateWebhookSecret":     all(tenant.EventsWrite),
+		"testWebhookEndpoint":     all(tenant.EventsWrite),
+		"listWebhookDeliveries":   all(tenant.EventsRead),
+		"getWebhookDelivery":      all(tenant.EventsRead),
+		"replayWebhookDeliveries": all(tenant.EventsWrite),
+
 		"adminListSites":             provider(tenant.AdminRead),
 		"adminListNodes":             provider(tenant.AdminRead),
 		"adminGetNode":               provider(tenant.AdminRead),

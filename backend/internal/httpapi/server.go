@@ -15,6 +15,7 @@ type Areas struct {
 	Quotes
 	Leases
 	Billing
+	Events
 	Admin
 }
 

@@ -121,7 +121,10 @@ func TestSecretsInAnswersAreMarked(t *testing.T) {
 			marked[op.id] = op.secrets
 		}
 	}
-	require.Equal(t, map[string][]string{"createAPIKey": {"secret"}, "adminCreateEnrollmentToken": {"token"}}, marked)
+	require.Equal(t, map[string][]string{
+		"createAPIKey": {"secret"}, "adminCreateEnrollmentToken": {"token"}, "createWebhookEndpoint": {"secret"}, "rotateWebhookSecret": {"secret"},
+		"updateWebhookEndpoint": {"secret"}, // never has one
+	}, marked)
 }
 
 func TestIfMatchNamesExactlyOneVersion(t *testing.T) {

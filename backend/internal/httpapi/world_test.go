@@ -92,6 +92,7 @@ func newWorld(t *testing.T, change ...func(*httpapi.Deps)) *world {
 			Quotes:  httpapi.Quotes{Sales: newSales(w)},
 			Leases:  newLeases(w),
 			Billing: newBilling(w),
+			Events:  newEvents(w),
 			System: httpapi.System{
 				Keys: registry, Log: slog.New(slog.DiscardHandler),
 				Checks: map[string]func(context.Context) error{"database": w.db.Ping, "migrations": w.db.CheckMigrations},

@@ -70,6 +70,7 @@ func (m *matrix) writes() map[string]write {
 			who: m.olga, path: subnet + "/reserved-pkeys", body: map[string]any{"pkeys": []string{"0x0001"}}, other: map[string]any{"pkeys": []string{}},
 		},
 	}
+	maps.Copy(good, m.hooks())
 	good["adminImportTopology"] = m.topologyImport(subnet)
 	good["adminSettleChanges"] = write{
 		who: m.olga, path: "/v1/admin/nodes/" + m.site("settles").String() + "/changes", ifMatch: `"1"`,

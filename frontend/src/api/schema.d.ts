@@ -694,6 +694,163 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Your organization's events, in order
+         * @description The same events that webhooks bring, for whoever cannot be reached: ask again with `after` of the last `sequence`. Numbers have no
+         *     gaps. Events are kept for 30 days. With `wait` the answer comes as soon as there is something.
+         */
+        get: operations["listEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook-endpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List webhook endpoints */
+        get: operations["listWebhookEndpoints"];
+        put?: never;
+        /**
+         * Have events sent to a URL
+         * @description The URL is https and resolves to public addresses, which is looked at for each connection; redirects are not followed. The secret is
+         *     in this answer and nowhere else, a replay with the same Idempotency-Key leaves it out.
+         */
+        post: operations["createWebhookEndpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook-endpoints/{webhook_endpoint_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One webhook endpoint */
+        get: operations["getWebhookEndpoint"];
+        put?: never;
+        post?: never;
+        /** Take a webhook endpoint away */
+        delete: operations["deleteWebhookEndpoint"];
+        options?: never;
+        head?: never;
+        /**
+         * Change a webhook endpoint
+         * @description Disabling it ends the deliveries that are pending; they can be replayed.
+         */
+        patch: operations["updateWebhookEndpoint"];
+        trace?: never;
+    };
+    "/v1/webhook-endpoints/{webhook_endpoint_id}/secret-rotations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A new secret, beside the old one for a while
+         * @description While both are valid, a delivery has a signature by each, and a receiver accepts either.
+         */
+        post: operations["rotateWebhookSecret"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook-endpoints/{webhook_endpoint_id}/tests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send a webhook.ping */
+        post: operations["testWebhookEndpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook-endpoints/{webhook_endpoint_id}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The delivery log */
+        get: operations["listWebhookDeliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook-endpoints/{webhook_endpoint_id}/deliveries/{delivery_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One delivery with its event and every attempt */
+        get: operations["getWebhookDelivery"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook-endpoints/{webhook_endpoint_id}/replays": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Deliver again
+         * @description Some deliveries by id, or all that happened in a time. Without `state`, events of that time that the endpoint never got, since it
+         *     was disabled or not there yet, are delivered too. A replay keeps `webhook-id` and `sequence`, so that receivers know it again.
+         */
+        post: operations["replayWebhookDeliveries"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/sites": {
         parameters: {
             query?: never;
@@ -1253,7 +1410,7 @@ export interface components {
             items: components["schemas"]["Project"][];
         };
         /** @enum {string} */
-        Scope: "leases:read" | "leases:write" | "market:read" | "billing:read" | "billing:write" | "identity:read" | "identity:write" | "admin:read" | "admin:write";
+        Scope: "leases:read" | "leases:write" | "market:read" | "billing:read" | "billing:write" | "identity:read" | "identity:write" | "events:read" | "events:write" | "admin:read" | "admin:write";
         APIKeyCreate: {
             name: string;
             scopes: components["schemas"]["Scope"][];
@@ -1820,6 +1977,149 @@ export interface components {
         InvoiceList: {
             items: components["schemas"]["Invoice"][];
         };
+        Event: {
+            /** @description The delivery's `webhook-id`. */
+            id: string;
+            /** @example lease.active */
+            type: string;
+            /** @description Of this form. Members may be added without a new one. */
+            version: number;
+            /**
+             * Format: date-time
+             * @description When it happened
+             */
+            timestamp: string;
+            organization_id: string;
+            /**
+             * Format: int64
+             * @description Its number among the organization's events, without gaps: the order, whatever comes first.
+             */
+            sequence: number;
+            /** @description The id of what it is about, e.g. a lease's. */
+            subject?: string;
+            /**
+             * Format: int64
+             * @description Its number among that thing's own events: a lease's log.
+             */
+            subject_sequence?: number;
+            data: {
+                [key: string]: unknown;
+            };
+        };
+        EventList: {
+            items: components["schemas"]["Event"][];
+            /**
+             * Format: int64
+             * @description The highest number that was given so far, or of these items.
+             */
+            last_sequence: number;
+        };
+        WebhookEndpointCreate: {
+            url: string;
+            description?: string;
+            /** @description Types such as `lease.active`, and families such as `lease.*`. None: everything. */
+            event_types?: string[];
+        };
+        WebhookEndpointUpdate: {
+            url?: string;
+            description?: string;
+            event_types?: string[];
+            enabled?: boolean;
+        };
+        WebhookEndpoint: {
+            id: string;
+            url: string;
+            description: string;
+            event_types: string[];
+            enabled: boolean;
+            /**
+             * @description `failing`: it took nothing for five days; `gone`: it answered 410.
+             * @enum {string}
+             */
+            disabled_reason?: "asked" | "failing" | "gone";
+            /** Format: date-time */
+            disabled_at?: string;
+            /**
+             * Format: date-time
+             * @description The first failure after the last success
+             */
+            failing_since?: string;
+            /** @description `whsec_…`; only in the answer that made it */
+            secret?: string;
+            /** Format: date-time */
+            previous_secret_valid_until?: string;
+            created_by: string;
+            /** Format: date-time */
+            created_at: string;
+        };
+        WebhookEndpointList: {
+            items: components["schemas"]["WebhookEndpoint"][];
+        };
+        WebhookSecretRotation: {
+            /**
+             * @description How long the old secret signs as well; 0 when it has leaked.
+             * @default 86400
+             */
+            overlap_seconds: number;
+        };
+        WebhookTest: {
+            event_id: string;
+        };
+        /** @enum {string} */
+        WebhookDeliveryState: "pending" | "delivered" | "failed";
+        WebhookAttempt: {
+            /** Format: int64 */
+            number: number;
+            /** Format: date-time */
+            at: string;
+            /** Format: int64 */
+            took_ms: number;
+            /** @description Of the answer; left out: there was none */
+            status?: number;
+            error?: string;
+            /** @description The answer's beginning */
+            body?: string;
+        };
+        WebhookDelivery: {
+            id: string;
+            event_id: string;
+            event_type: string;
+            /** Format: int64 */
+            sequence: number;
+            state: components["schemas"]["WebhookDeliveryState"];
+            /** @description Since the last replay */
+            tries: number;
+            /**
+             * Format: date-time
+             * @description When it is tried next
+             */
+            next_at?: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            finished_at?: string;
+            last_attempt?: components["schemas"]["WebhookAttempt"];
+            event?: components["schemas"]["Event"];
+            /** @description Only when one delivery is read */
+            attempts?: components["schemas"]["WebhookAttempt"][];
+        };
+        WebhookDeliveryList: {
+            items: components["schemas"]["WebhookDelivery"][];
+        };
+        WebhookReplay: {
+            delivery_ids?: string[];
+            /** Format: date-time */
+            since?: string;
+            /**
+             * Format: date-time
+             * @description Left out: now
+             */
+            until?: string;
+            state?: components["schemas"]["WebhookDeliveryState"];
+        };
+        WebhookReplayed: {
+            deliveries: number;
+        };
         SiteCreate: {
             name: string;
             region: string;
@@ -2320,6 +2620,8 @@ export interface components {
         LeaseID: string;
         AllocationID: string;
         InvoiceID: string;
+        WebhookEndpointID: string;
+        DeliveryID: string;
         NodeID: string;
         FabricID: string;
     };
@@ -3466,6 +3768,308 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    listEvents: {
+        parameters: {
+            query?: {
+                /** @description Events behind this number. `-1`: only `last_sequence`, from which on to listen. */
+                after?: number;
+                limit?: components["parameters"]["Limit"];
+                /** @description Long poll, e.g. 30s, at most 60s. */
+                wait?: components["parameters"]["Wait"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Events in order */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventList"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    listWebhookEndpoints: {
+        parameters: {
+            query?: {
+                limit?: components["parameters"]["Limit"];
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Endpoints without their secrets, newest first */
+            200: {
+                headers: {
+                    Link: components["headers"]["Link"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpointList"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    createWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookEndpointCreate"];
+            };
+        };
+        responses: {
+            /** @description Made */
+            201: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    getWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_endpoint_id: components["parameters"]["WebhookEndpointID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The endpoint */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    deleteWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                webhook_endpoint_id: components["parameters"]["WebhookEndpointID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Gone */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    updateWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+                /** @description The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on. */
+                "If-Match"?: components["parameters"]["IfMatch"];
+            };
+            path: {
+                webhook_endpoint_id: components["parameters"]["WebhookEndpointID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookEndpointUpdate"];
+            };
+        };
+        responses: {
+            /** @description The endpoint */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    rotateWebhookSecret: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                webhook_endpoint_id: components["parameters"]["WebhookEndpointID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookSecretRotation"];
+            };
+        };
+        responses: {
+            /** @description The endpoint with its new secret */
+            201: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    testWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                webhook_endpoint_id: components["parameters"]["WebhookEndpointID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It will be sent; the delivery log shows how it went */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookTest"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    listWebhookDeliveries: {
+        parameters: {
+            query?: {
+                limit?: components["parameters"]["Limit"];
+                cursor?: components["parameters"]["Cursor"];
+                state?: components["schemas"]["WebhookDeliveryState"];
+                type?: string;
+            };
+            header?: never;
+            path: {
+                webhook_endpoint_id: components["parameters"]["WebhookEndpointID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Deliveries, newest first */
+            200: {
+                headers: {
+                    Link: components["headers"]["Link"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDeliveryList"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    getWebhookDelivery: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_endpoint_id: components["parameters"]["WebhookEndpointID"];
+                delivery_id: components["parameters"]["DeliveryID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The delivery */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDelivery"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    replayWebhookDeliveries: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                webhook_endpoint_id: components["parameters"]["WebhookEndpointID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookReplay"];
+            };
+        };
+        responses: {
+            /** @description They are due now */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookReplayed"];
+                };
             };
             default: components["responses"]["Problem"];
         };
