@@ -23,6 +23,7 @@ type simOptions struct {
 	toolDirs               []string
 	sshListen, sshAnnounce string
 	sshPort                int
+	images                 string
 	heartbeat              time.Duration
 }
 
@@ -43,6 +44,7 @@ func simCommand() *cobra.Command {
 	f.StringVar(&o.sshListen, "ssh-listen", "127.0.0.1", "address on which the virtual nodes' SSH servers listen")
 	f.StringVar(&o.sshAnnounce, "ssh-advertise", "", "host that customers are told to log in to (default: the listen address)")
 	f.IntVar(&o.sshPort, "ssh-port", 0, "SSH port of the first node, counted up by node (default: free ports, kept over restarts)")
+	f.StringVar(&o.images, "images", "", "directory with tenants' images; with it, tenants of parts of machines are in real containers on this one (as root)")
 	f.DurationVar(&o.heartbeat, "heartbeat", 0, "interval of heartbeats (default: as the control plane says)")
 	cmd.AddCommand(injectCommand())
 	return cmd
@@ -82,6 +84,9 @@ func (o simOptions) options(cmd *cobra.Command) (sim.Options, error) {
 		Ready: func(nodes, fabrics int) {
 			fmt.Fprintf(cmd.OutOrStdout(), "site %s: %d nodes and %d fabrics are enrolled\n", site.Name, nodes, fabrics)
 		},
+	}
+	if o.images != "" {
+		options.Containers = o.containers(options.Log)
 	}
 	switch o.speed {
 	case "real":

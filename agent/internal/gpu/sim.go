@@ -144,11 +144,14 @@ func (s *Sim) CreateInstance(_ context.Context, uuid, profile string, start int)
 	if err != nil {
 		return Instance{}, fmt.Errorf("create MIG instance on %s: %w", uuid, err)
 	}
-	made := Instance{UUID: fmt.Sprintf("MIG-%s-%d", uuid, start), Profile: profile, Start: start, Width: placement.Width}
+	made := Instance{UUID: SimInstanceUUID(uuid, start), Profile: profile, Start: start, Width: placement.Width}
 	c.Instances = append(c.Instances, made)
 	slices.SortFunc(c.Instances, func(a, b Instance) int { return a.Start - b.Start })
 	return made, s.save()
 }
+
+// SimInstanceUUID is the UUID of a simulated GPU's instance that begins at a memory slice.
+func SimInstanceUUID(gpu string, start int) string { return fmt.Sprintf("MIG-%s-%d", gpu, start) }
 
 // DestroyInstance implements Driver.
 func (s *Sim) DestroyInstance(_ context.Context, uuid string, start int) error {

@@ -36,6 +36,8 @@ type Options struct {
 	Site     Site
 	Instant  bool // work takes no time
 	Fabric   FabricMaker
+	// Containers makes real containers for tenants of parts of machines; nil: all tenants are simulated.
+	Containers ContainerMaker
 	// SSHListen is the address that nodes' SSH servers listen on, SSHAdvertise the host that customers are told ("": the same),
 	// SSHPort the first node's port (0: of the system's choosing), counted up by node.
 	SSHListen, SSHAdvertise string
@@ -162,8 +164,12 @@ func (r *run) virtual(ctx context.Context, number int, m Machine, subnet fabric.
 		return nil, fmt.Errorf("make node %s: %w", name, err)
 	}
 	tenants := &shell{box: box}
+	runtime, sessions, err := r.house(ctx, m, box, tenants, dir)
+	if err != nil {
+		return nil, err
+	}
 	server, err := access.NewServer(ctx, access.ServerConfig{
-		Dir: filepath.Join(dir, "access"), Listen: r.SSHListen, Advertise: r.SSHAdvertise, Port: r.sshPort(number), Sessions: access.Lines(tenants),
+		Dir: filepath.Join(dir, "access"), Listen: r.SSHListen, Advertise: r.SSHAdvertise, Port: r.sshPort(number), Sessions: sessions,
 		Now: r.Now, Log: r.Log.With("node", name),
 	})
 	if err != nil {
@@ -171,7 +177,7 @@ func (r *run) virtual(ctx context.Context, number int, m Machine, subnet fabric.
 	}
 	r.closers = append(r.closers, server.Close)
 	machine, err := node.New(node.Config{
-		Dir: dir, NodeID: func() string { return id.Record().NodeID }, GPU: box.gpus, RDMA: box.ports, Access: server, Runtime: box, Host: box.host,
+		Dir: dir, NodeID: func() string { return id.Record().NodeID }, GPU: box.gpus, RDMA: box.ports, Access: server, Runtime: runtime, Host: box.host,
 		Now: r.Now,
 	})
 	if err != nil {

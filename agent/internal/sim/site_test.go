@@ -44,6 +44,8 @@ type world struct {
 	hardware sim.Hardware
 	me       gossh.Signer
 	n        int
+
+	containers sim.ContainerMaker // nil: none
 }
 
 func newWorld(t *testing.T) *world {
@@ -67,7 +69,7 @@ func (w *world) run() func() {
 			Server: w.URL, HTTP: &http.Client{Transport: &http.Transport{}}, Token: w.token, StateDir: w.dir, Site: smallSite(), Instant: true,
 			Fabric: sim.InMemory, SSHListen: "127.0.0.1", Heartbeat: 20 * time.Millisecond, BootID: rand.Text(),
 			Retry: backoff.Policy{Min: 2 * time.Millisecond, Max: 20 * time.Millisecond}, Now: func() time.Time { return time.Now().UTC() },
-			Log: slog.New(slog.DiscardHandler), Ready: func(int, int) { close(ready) },
+			Log: slog.New(slog.DiscardHandler), Ready: func(int, int) { close(ready) }, Containers: w.containers,
 		})
 	}()
 	var once sync.Once

@@ -29,6 +29,7 @@ type devOptions struct {
 	temporalUI int
 	fabric     string
 	speed      string
+	images     string
 	noSite     bool
 	fresh      bool
 }
@@ -40,6 +41,7 @@ func (o *devOptions) bindDataDir(flags *pflag.FlagSet) {
 func (o *devOptions) bindSimulation(flags *pflag.FlagSet) {
 	flags.Var(newChoice(&o.fabric, "sim", "opensm"), "fabric", "the simulated site's subnet: sim, or opensm for a real OpenSM on its simulator")
 	flags.Var(newChoice(&o.speed, "real", "instant"), "speed", "how long the simulated nodes work: real (some seconds), or instant (no time at all)")
+	flags.StringVar(&o.images, "images", "", "directory of images (see tools/image): leases of parts of a machine are then real containers on this one; as root")
 }
 
 func defaultDataDir() string {
@@ -277,6 +279,9 @@ func (i *instance) startSite(ctx context.Context, o devOptions, a *app.App, say 
 		return fmt.Errorf("write enrolment token: %w", err)
 	}
 	args := []string{"sim", "--server", i.doors.agentsURL(), "--token-file", tokenFile, "--state-dir", state, "--fabric", o.fabric, "--speed", o.speed}
+	if o.images != "" {
+		args = append(args, "--images", o.images)
+	}
 	if cache, err := local.CacheDir(); err == nil {
 		args = append(args, "--tool-dir", filepath.Join(cache, "debian")) // where set-up unpacks OpenSM for people who cannot install it
 	}

@@ -147,6 +147,12 @@ func TestAnAgentThatDiesLeavesItsTenantsAtWork(t *testing.T) {
 	require.NoError(t, h.driver.Restore(t.Context()))
 	require.Equal(t, "kept", a.run("cat /scratch/file"))
 	require.NotContains(t, a.run("ps"), "454545")
+
+	a.begin("sleep 464646")
+	require.NoError(t, h.driver.Halt(t.Context()))
+	require.NoError(t, h.driver.Restore(t.Context()))
+	require.Equal(t, "kept", a.run("cat /scratch/file"))
+	require.NotContains(t, a.run("ps"), "464646")
 }
 
 // endContainer ends the container's first process behind the driver's back.

@@ -337,6 +337,28 @@ func (d *Driver) restore(ctx context.Context, first int) error {
 	return nil
 }
 
+// Halt ends what runs in all places, as when the machine is switched off. What is written and who may be in stays, for Restore.
+func (d *Driver) Halt(ctx context.Context) error {
+	firsts, err := d.places()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, first := range firsts {
+		errs = append(errs, d.halt(ctx, first))
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Driver) halt(ctx context.Context, first int) error {
+	defer d.lock(first)()
+	p, found, err := d.known(first)
+	if err != nil || !found {
+		return err
+	}
+	return d.end(ctx, p)
+}
+
 // places lists the first slots of what is kept, also of what was only begun.
 func (d *Driver) places() ([]int, error) {
 	entries, err := os.ReadDir(filepath.Join(d.cfg.Dir, "places"))

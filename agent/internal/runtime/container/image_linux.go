@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/leasehold/leasehold/agent/internal/durable"
 )
 
@@ -85,8 +87,16 @@ func (s *images) unpack(ctx context.Context, archive, want, dir string) (err err
 		return err
 	}
 	defer file.Close() //nolint:errcheck // it was only read
+	lock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // the lock goes with it
+	if exists(dir) {
+		return nil // another driver was faster
+	}
 	fresh := dir + ".new"
-	if err := errors.Join(os.RemoveAll(fresh), os.MkdirAll(s.unpacked, 0o700), os.Mkdir(fresh, 0o755)); err != nil { //nolint:gosec // it becomes the root directory of containers
+	if err := errors.Join(os.RemoveAll(fresh), os.Mkdir(fresh, 0o755)); err != nil { //nolint:gosec // it becomes the root directory of containers
 		return err
 	}
 	defer func() {
@@ -110,6 +120,21 @@ func (s *images) unpack(ctx context.Context, archive, want, dir string) (err err
 		return err
 	}
 	return errors.Join(os.Rename(fresh, dir), durable.SyncDir(s.unpacked))
+}
+
+// lock keeps other drivers, which may share the directory, from unpacking at the same time.
+func (s *images) lock() (*os.File, error) {
+	if err := os.MkdirAll(s.unpacked, 0o700); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(filepath.Join(s.unpacked, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 func digestOf(sum hash.Hash) string { return "sha256:" + hex.EncodeToString(sum.Sum(nil)) }
