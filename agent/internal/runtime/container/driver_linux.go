@@ -146,6 +146,7 @@ type place struct {
 	Devices  []string       `json:"devices"` // CDI names
 	Nodes    []string       `json:"nodes"`   // of adapters
 	Limits   Limits         `json:"limits"`
+	UserData string         `json:"user_data,omitempty"`
 	Entered  bool           `json:"entered"` // somebody may have been in it
 	Open     bool           `json:"open"`    // somebody may be
 }
@@ -192,11 +193,11 @@ func (d *Driver) Prepare(ctx context.Context, t node.Tenancy, spec protocol.Prep
 	if t.Mode == "bare_metal" {
 		return "", &operation.Refusal{Code: node.CodeUnsupported, Detail: "this host is shared out in containers and is not leased as a whole"}
 	}
-	step(10, "image")
-	digest, _, err := d.images.ready(ctx, spec.Image)
-	if errors.Is(err, ErrNoImage) {
-		return "", &operation.Refusal{Code: protocol.FaultInvalidSpec, Detail: err.Error()}
+	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$`).MatchString(t.Hostname) {
+		return "", &operation.Refusal{Code: protocol.FaultInvalidSpec, Detail: fmt.Sprintf("%q is no host name", t.Hostname)}
 	}
+	step(10, "image")
+	digest, err := d.image(ctx, spec.Image)
 	if err != nil {
 		return "", err
 	}
@@ -206,6 +207,7 @@ func (d *Driver) Prepare(ctx context.Context, t node.Tenancy, spec protocol.Prep
 	if err != nil {
 		return "", err
 	}
+	p.UserData = spec.UserData
 	if err := d.makeWay(ctx, p); err != nil {
 		return "", err
 	}
@@ -220,6 +222,22 @@ func (d *Driver) Prepare(ctx context.Context, t node.Tenancy, spec protocol.Prep
 	d.passed(p, "disk made")
 	step(80, "container")
 	return digest, d.ensure(ctx, p)
+}
+
+// CodeNoImage is the refusal of an image that this host lacks, or whose file here is damaged. Another host may have it.
+const CodeNoImage = "image-not-there"
+
+// image readies an image and returns its digest.
+func (d *Driver) image(ctx context.Context, name string) (string, error) {
+	digest, _, err := d.images.ready(ctx, name)
+	switch {
+	case errors.Is(err, ErrImageName):
+		return "", &operation.Refusal{Code: protocol.FaultInvalidSpec, Detail: err.Error()}
+	case errors.Is(err, ErrNoImage):
+		return "", &operation.Refusal{Code: CodeNoImage, Detail: err.Error()}
+	default:
+		return digest, err
+	}
 }
 
 // plan says what the tenancy's place is to be.
@@ -284,11 +302,18 @@ func (d *Driver) Enter(ctx context.Context, t node.Tenancy) error {
 	if !found || p.Name != t.Place() {
 		return &operation.Refusal{Code: node.CodeNotPrepared, Detail: "the place's container is not there any more"}
 	}
+	first := !p.Entered
 	p.Entered, p.Open = true, true
 	if err := d.keep(p); err != nil {
 		return fmt.Errorf("keep place: %w", err)
 	}
-	return d.ensure(ctx, p)
+	if err := d.ensure(ctx, p); err != nil {
+		return err
+	}
+	if first {
+		return d.runUserData(ctx, p)
+	}
+	return nil
 }
 
 // Leave implements node.Runtime: nothing of the tenant runs any more. What it wrote stays until it is wiped.

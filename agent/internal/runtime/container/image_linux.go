@@ -20,8 +20,11 @@ import (
 	"github.com/leasehold/leasehold/agent/internal/durable"
 )
 
-// ErrNoImage says that an image is not in the directory, or is not what its checksum says.
-var ErrNoImage = errors.New("no such image")
+// ErrNoImage says that an image is not in the directory, or is not what its checksum says, and ErrImageName that no image could be called that.
+var (
+	ErrNoImage   = errors.New("no such image")
+	ErrImageName = errors.New("not an image's name")
+)
 
 // images are the root file systems that containers are made of. An image NAME is NAME.tar, NAME.tar.gz or NAME.tar.zst in one directory,
 // beside it NAME.tar….sha256 in sha256sum's form. It is unpacked once, checked, and from then on only read: every tenant's changes lie in
@@ -60,7 +63,7 @@ func (s *images) of(digest string) string {
 // find returns an image's archive and the digest that it must have.
 func (s *images) find(name string) (archive, digest string, err error) {
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`).MatchString(name) {
-		return "", "", fmt.Errorf("image %q is not a name: %w", name, ErrNoImage)
+		return "", "", fmt.Errorf("image %q: %w", name, ErrImageName)
 	}
 	for _, suffix := range []string{".tar", ".tar.gz", ".tar.zst"} {
 		archive = filepath.Join(s.dir, name+suffix)

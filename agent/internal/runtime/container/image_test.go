@@ -135,9 +135,13 @@ func TestAnImageThatIsNotWhatItShouldBeIsNotUsed(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	images := shelf(t, "good.tar", good, "")
-	for _, name := range []string{"", "../good", "good.tar", "Good", "no-such", "a/b", ".hidden"} {
+	for _, name := range []string{"good.tar", "no-such"} {
 		_, _, err := images.ready(t.Context(), name)
 		require.ErrorIs(t, err, ErrNoImage, name)
+	}
+	for _, name := range []string{"", "../good", "Good", "a/b", ".hidden", "good\n"} {
+		_, _, err := images.ready(t.Context(), name)
+		require.ErrorIs(t, err, ErrImageName, name)
 	}
 	done, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -86,6 +86,11 @@ func (d *Driver) seed(layer string, p place) error {
 	for _, server := range d.cfg.Egress.Servers {
 		fmt.Fprintf(&servers, "nameserver %s\n", server)
 	}
+	if p.UserData != "" {
+		if err := seedUserData(layer, p.UserData, owner); err != nil {
+			return err
+		}
+	}
 	for name, text := range map[string]string{
 		"hostname": p.Hostname + "\n", "hosts": "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 " + p.Hostname + "\n", "resolv.conf": servers.String(),
 	} {

@@ -15,6 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold/leasehold/agent/internal/node"
+	"github.com/leasehold/leasehold/agent/internal/operation"
+	"github.com/leasehold/leasehold/agent/internal/runtime/container"
 	"github.com/leasehold/leasehold/agent/protocol"
 )
 
@@ -308,4 +311,56 @@ func TestAMIGInstanceIsMadeForItsTenantAndGoesWithIt(t *testing.T) {
 	there, err = h.gpus.Instances(t.Context(), cardB)
 	require.NoError(t, err)
 	require.Empty(t, there)
+}
+
+func TestUserDataIsRunOnceWhenItIsAScript(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	spec := specOf("lease_a", cardA)
+	spec.UserData = "#!/bin/sh\necho said; echo ran >>/scratch/ran; exec sleep 474747\n"
+	a := h.moveIn(gpuA(), spec)
+	a.hostProcess("474747")
+	require.Equal(t, "ran", a.run("cat /scratch/ran"))
+	require.Equal(t, "said", a.run("cat /var/lib/leasehold/user-data.log"))
+	a.grant() // of other keys, or for longer
+	require.Equal(t, "ran", a.run("cat /scratch/ran"))
+
+	spec = specOf("lease_b", cardB)
+	spec.UserData = "#cloud-config\npackages: [git]\n"
+	b := h.moveIn(gpuB(), spec)
+	require.Equal(t, strings.TrimSpace(spec.UserData), b.run("cat /var/lib/leasehold/user-data"))
+	_, err := b.try("ls /var/lib/leasehold/user-data.log")
+	require.Error(t, err)
+}
+
+func TestWhatNoContainerCanBeMadeOfIsRefused(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	for name, c := range map[string]struct {
+		spoil func(*protocol.PrepareSpec)
+		code  string
+	}{
+		"a machine as a whole":       {func(p *protocol.PrepareSpec) { p.Mode = "bare_metal" }, node.CodeUnsupported},
+		"an image that is not there": {func(p *protocol.PrepareSpec) { p.Image = "other" }, container.CodeNoImage},
+		"an image's name":            {func(p *protocol.PrepareSpec) { p.Image = "../tiny" }, protocol.FaultInvalidSpec},
+		"a host name":                {func(p *protocol.PrepareSpec) { p.Hostname = "a\nb" }, protocol.FaultInvalidSpec},
+	} {
+		spec := specOf("lease_a", cardA)
+		c.spoil(&spec)
+		_, err := h.do(protocol.Prepare, gpuA(), spec)
+		var refusal *operation.Refusal
+		require.ErrorAs(t, err, &refusal, name)
+		require.Equal(t, c.code, refusal.Code, name)
+	}
+	h.machine.ScratchBytes = 1 << 50
+	_, err := h.do(protocol.Prepare, gpuA(), specOf("lease_a", cardA))
+	require.ErrorContains(t, err, "reserve", "a disk that is not to be had is not promised")
+	h.machine.ScratchBytes = 256 << 20
+	h.moveIn(gpuA(), specOf("lease_a", cardA))
+}
+
+func TestAPartOfAGPUWithoutAnInstanceIsNotGivenAway(t *testing.T) {
+	t.Parallel()
+	_, err := newHouse(t).do(protocol.Prepare, protocol.Slots{From: 0, To: 4}, specOf("lease_a", cardA))
+	require.ErrorIs(t, err, container.ErrNoDevice)
 }
