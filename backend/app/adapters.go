@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/billing"
@@ -11,6 +13,7 @@ import (
 	"github.com/leasehold/leasehold/backend/fleet"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/tenant"
+	"github.com/leasehold/leasehold/backend/webhook"
 )
 
 // deliveryAgents lets delivery ask agents for work in its own words.
@@ -52,6 +55,26 @@ func (d deliveryFabric) WitnessStep(occasion delivery.Occasion) string {
 func (d deliveryFabric) Attest(ctx context.Context, id ids.Lease, occasion delivery.Occasion) (ids.Attestation, delivery.Verdict, error) {
 	attestation, verdict, err := d.Service.Attest(ctx, id, fabric.Occasion(occasion))
 	return attestation, delivery.Verdict(verdict), err
+}
+
+// paymentEvents tells webhooks of payments.
+type paymentEvents struct{ events webhook.Events }
+
+// PaymentEnded implements billing.Announcer.
+func (p paymentEvents) PaymentEnded(ctx context.Context, payment billing.Payment) error {
+	kind := webhook.PaymentSucceeded
+	if payment.State == billing.PaymentFailed {
+		kind = webhook.PaymentFailed
+	}
+	data, err := json.Marshal(map[string]any{
+		"payment_id": payment.ID.String(), "amount": payment.Amount.Minor, "currency": payment.Amount.Currency, "failure": payment.Failure,
+	})
+	if err != nil {
+		return fmt.Errorf("encode payment: %w", err)
+	}
+	return p.events.Publish(ctx, webhook.Event{
+		ID: ids.Make[ids.Event](), Org: payment.Org, Type: kind, Subject: payment.ID.String(), At: payment.UpdatedAt, Data: data,
+	})
 }
 
 // doctorBills lets the doctor have bills rated again: everybody's, whoever asks.

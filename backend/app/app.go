@@ -183,6 +183,7 @@ func (a *App) wireMoney() {
 		stripe.NewTestGateway(postgres.NewTestGatewayVault(a.db), rand.Text(), a.config.PublicURL+testGatewayPage+"/"),
 	)
 	a.payments = billing.NewPayments(a.db, postgres.NewPayments(a.db), a.gateway, a.ledger, a.clock)
+	a.payments.Announce(paymentEvents{postgres.NewWebhooks(a.db)})
 }
 
 func (a *App) wireFleet(attestation *keys.Key) {

@@ -45,8 +45,16 @@ type PaymentStore interface {
 	FinishEvent(ctx context.Context, id, parked string, at time.Time) error
 }
 
+// Announcer tells an organization's programs that one of its payments came to an end.
+type Announcer interface {
+	// PaymentEnded writes in the transaction that ctx carries.
+	PaymentEnded(ctx context.Context, payment Payment) error
+}
+
 // Payments takes money through a gateway.
 type Payments struct {
+	announcer Announcer // nil: nobody is told
+
 	tx      Transactor
 	store   PaymentStore
 	gateway Gateway
@@ -58,6 +66,9 @@ type Payments struct {
 func NewPayments(tx Transactor, store PaymentStore, gateway Gateway, books Ledger, clk clock.Clock) *Payments {
 	return &Payments{tx: tx, store: store, gateway: gateway, ledger: books, clock: clk}
 }
+
+// Announce has the announcer told of payments from now on.
+func (p *Payments) Announce(announcer Announcer) { p.announcer = announcer }
 
 // Gateway returns the gateway's name, which every page that shows money must say: stripe or test.
 func (p *Payments) Gateway() string { return p.gateway.Name() }
@@ -208,11 +219,18 @@ func (p *Payments) change(ctx context.Context, id ids.Payment, fn func(ctx conte
 		if payment, err = p.store.PaymentForUpdate(ctx, id); err != nil {
 			return err
 		}
+		before := payment.State
 		if err = fn(ctx, &payment); err != nil {
 			return err
 		}
 		payment.UpdatedAt = p.clock.Now()
-		return p.store.UpdatePayment(ctx, payment)
+		if err = p.store.UpdatePayment(ctx, payment); err != nil {
+			return err
+		}
+		if p.announcer == nil || payment.State == before || payment.State != PaymentSucceeded && payment.State != PaymentFailed {
+			return nil
+		}
+		return p.announcer.PaymentEnded(ctx, payment)
 	})
 	if err != nil {
 		return Payment{}, fmt.Errorf("change payment: %w", err)

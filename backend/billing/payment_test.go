@@ -112,6 +112,28 @@ func TestARefusedCardBringsNothingAndSaysWhy(t *testing.T) {
 	d.sound(t)
 }
 
+// endings notes what it is told.
+type endings struct{ told []billing.PaymentState }
+
+func (e *endings) PaymentEnded(_ context.Context, payment billing.Payment) error {
+	e.told = append(e.told, payment.State)
+	return nil
+}
+
+func TestTheEndOfAPaymentIsAnnouncedOnce(t *testing.T) {
+	t.Parallel()
+	d, e := openTill(t), &endings{}
+	d.Announce(e)
+	org := d.Org(t, 0)
+	for range 2 {
+		_, err := d.TopUp(d.as(t, org), input(org, "good", "pm_card_visa"))
+		require.NoError(t, err)
+	}
+	_, err := d.TopUp(d.as(t, org), input(org, "bad", "pm_card_chargeDeclined"))
+	require.NoError(t, err)
+	require.Equal(t, []billing.PaymentState{billing.PaymentSucceeded, billing.PaymentFailed}, e.told)
+}
+
 func TestATopUpThatMakesNoSenseIsRefused(t *testing.T) {
 	t.Parallel()
 	d := openTill(t)

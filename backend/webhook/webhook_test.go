@@ -3,6 +3,8 @@ package webhook
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -99,4 +101,22 @@ func parsed(t *testing.T) ids.Event {
 	id, err := ids.Read[ids.Event]("evt_01h455vb4pex5vsknk084sn02q")
 	require.NoError(t, err)
 	return id
+}
+
+// A type that nobody is told about cannot be chosen.
+func TestTheDocumentationKnowsEveryTypeOfALeasesLog(t *testing.T) {
+	t.Parallel()
+	docs, err := os.ReadFile("../../docs/webhooks.md")
+	require.NoError(t, err)
+	source, err := os.ReadFile("../lease/event.go")
+	require.NoError(t, err)
+	declared := regexp.MustCompile(`EventType = "([a-z_.]+)"`).FindAllStringSubmatch(string(source), -1)
+	require.NotEmpty(t, declared)
+	for _, d := range declared {
+		require.Contains(t, string(docs), "`"+d[1]+"`")
+		require.Nil(t, checkTypes([]string{d[1]}), d[1])
+	}
+	for _, own := range []string{Ping, EndpointDisabled, PaymentSucceeded, PaymentFailed} {
+		require.Contains(t, string(docs), "`"+own+"`")
+	}
 }
