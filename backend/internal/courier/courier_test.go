@@ -106,8 +106,12 @@ func TestRetryAfterIsReadInBothFormsWhereItHasAMeaning(t *testing.T) {
 		header string
 		want   time.Duration
 	}{
-		{503, "120", 2 * time.Minute}, {429, now.Add(time.Hour).Format(http.TimeFormat), time.Hour}, {500, "120", 0}, {503, "soon", 0},
-		{503, "-5", 0}, {503, now.Add(-time.Hour).Format(http.TimeFormat), 0},
+		{503, "120", 2 * time.Minute},
+		{429, now.Add(time.Hour).Format(http.TimeFormat), time.Hour},
+		{500, "120", 0},
+		{503, "soon", 0},
+		{503, "-5", 0},
+		{503, now.Add(-time.Hour).Format(http.TimeFormat), 0},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", c.header)

@@ -74,11 +74,10 @@ func TestAWebhookIsMadeTestedLookedAtReplayedAndTakenAway(t *testing.T) {
 	w.deliverEvents()
 	var log struct {
 		Items []struct {
-			ID          string
-			State       string
-			EventType   string `json:"event_type"`
-			LastAttempt struct{ Error string }
-		}
+			ID        string `json:"id"`
+			State     string `json:"state"`
+			EventType string `json:"event_type"`
+		} `json:"items"`
 	}
 	list := ada.do(http.MethodGet, path+"/deliveries", nil)
 	require.NoError(t, json.Unmarshal(list.body, &log))
@@ -123,11 +122,11 @@ func TestTheFeedHasALeasesEventsInOrderForItsOrganizationOnly(t *testing.T) {
 	w.deliverEvents()
 	var feed struct {
 		Items []struct {
-			Type     string
-			Sequence int64
-			Subject  string
-			Version  int
-		}
+			Type     string `json:"type"`
+			Sequence int64  `json:"sequence"`
+			Subject  string `json:"subject"`
+			Version  int    `json:"version"`
+		} `json:"items"`
 		LastSequence int64 `json:"last_sequence"`
 	}
 	ada := w.logIn(0)

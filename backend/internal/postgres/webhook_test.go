@@ -385,7 +385,13 @@ func TestAnEndpointThatFailsForDaysIsDisabledWithANotice(t *testing.T) {
 	n, err := w.service.Replay(as(t, w.customer), bad.ID, webhook.ReplayInput{Since: w.start})
 	require.NoError(t, err)
 	require.Equal(t, 10, n, "what it failed to take, and what it was not sent any more")
-	require.Equal(t, 10, len(w.round(t)))
+	n = 0
+	for _, p := range w.round(t) {
+		if p.URL == e.URL {
+			n++
+		}
+	}
+	require.Equal(t, 10, n)
 }
 
 func contains(body []byte, what string) bool {
