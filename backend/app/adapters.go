@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/leasehold/leasehold/agent/protocol"
+	"github.com/leasehold/leasehold/backend/audit"
 	"github.com/leasehold/leasehold/backend/billing"
 	"github.com/leasehold/leasehold/backend/delivery"
 	"github.com/leasehold/leasehold/backend/doctor"
@@ -75,6 +76,26 @@ func (p paymentEvents) PaymentEnded(ctx context.Context, payment billing.Payment
 	return p.events.Publish(ctx, webhook.Event{
 		ID: ids.Make[ids.Event](), Org: payment.Org, Type: kind, Subject: payment.ID.String(), At: payment.UpdatedAt, Data: data,
 	})
+}
+
+// doctorLog lets the doctor read the audit log again.
+type doctorLog struct{ verifier audit.Verifier }
+
+// Verify implements doctor.Log.
+func (d doctorLog) Verify(ctx context.Context) ([]doctor.Finding, error) {
+	breaches, err := d.verifier.Verify(tenant.AsPlatform(ctx))
+	if err != nil {
+		return nil, err
+	}
+	findings := make([]doctor.Finding, len(breaches))
+	for i, b := range breaches {
+		chain := "the platform's chain"
+		if !b.Chain.IsZero() {
+			chain = "the chain of " + b.Chain.String()
+		}
+		findings[i] = doctor.Finding{Invariant: 9, Claim: doctor.Invariants()[8], What: chain, Found: b.What}
+	}
+	return findings, nil
 }
 
 // doctorBills lets the doctor have bills rated again: everybody's, whoever asks.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,18 +27,22 @@ import (
 	"github.com/leasehold/leasehold/backend/doctor"
 	"github.com/leasehold/leasehold/backend/fabric"
 	"github.com/leasehold/leasehold/backend/fleet"
+	"github.com/leasehold/leasehold/backend/image"
 	"github.com/leasehold/leasehold/backend/internal/agenttoken"
 	"github.com/leasehold/leasehold/backend/internal/httpapi"
 	"github.com/leasehold/leasehold/backend/internal/keys"
+	"github.com/leasehold/leasehold/backend/internal/netboot"
 	"github.com/leasehold/leasehold/backend/internal/pdf"
 	"github.com/leasehold/leasehold/backend/internal/postgres"
 	"github.com/leasehold/leasehold/backend/internal/ratelimit"
+	"github.com/leasehold/leasehold/backend/internal/redfish"
 	"github.com/leasehold/leasehold/backend/internal/stripe"
 	"github.com/leasehold/leasehold/backend/inventory"
 	"github.com/leasehold/leasehold/backend/lease"
 	"github.com/leasehold/leasehold/backend/ledger"
 	"github.com/leasehold/leasehold/backend/outbox"
 	"github.com/leasehold/leasehold/backend/overview"
+	"github.com/leasehold/leasehold/backend/power"
 	"github.com/leasehold/leasehold/backend/tenant"
 	"github.com/leasehold/leasehold/backend/webhook"
 	"github.com/leasehold/leasehold/workflows/reconcile"
@@ -72,6 +77,8 @@ type App struct {
 	leases    *lease.Service
 	webhooks  *webhook.Service
 	vault     *keys.Vault
+	images    *image.Service
+	power     *power.Service
 	doctor    *doctor.Doctor
 	box       *postgres.Outbox
 	work      *postgres.LeaseWork
@@ -170,7 +177,8 @@ func (a *App) wire(ctx context.Context) error {
 	a.wireFleet(attestation)
 	a.wireLeases(sealer)
 	a.doctor = &doctor.Doctor{
-		Rows: postgres.NewDoctor(a.db), Bills: doctorBills{a.bills}, Workflows: a.reconciler(), Clock: a.clock, Settle: doctorSettles,
+		Rows: postgres.NewDoctor(a.db), Bills: doctorBills{a.bills},
+		Log: doctorLog{audit.Verifier{Tx: a.db, Witness: postgres.NewAuditEvents(a.db), Clock: a.clock}}, Workflows: a.reconciler(), Clock: a.clock, Settle: doctorSettles,
 	}
 	return nil
 }
@@ -183,6 +191,7 @@ func (a *App) wireMoney() {
 		stripe.NewTestGateway(postgres.NewTestGatewayVault(a.db), rand.Text(), a.config.PublicURL+testGatewayPage+"/"),
 	)
 	a.payments = billing.NewPayments(a.db, postgres.NewPayments(a.db), a.gateway, a.ledger, a.clock)
+	a.payments.Audited(a.audit)
 	a.payments.Announce(paymentEvents{postgres.NewWebhooks(a.db)})
 }
 
@@ -208,12 +217,34 @@ func (a *App) wireLeases(sealer fabric.Sealer) {
 		Money: a.bills, Outbox: a.box, Audit: a.audit, Clock: a.clock,
 		Rules: booking.Rules{Step: a.config.WindowStep, QuoteTTL: a.config.QuoteTTL},
 	})
+	a.wireMachines()
 	a.delivery = delivery.New(delivery.Deps{
 		DB: a.db, Leases: leases, Allocations: allocations, Work: a.work, Agents: deliveryAgents{a.fleet}, Fabric: deliveryFabric{a.fabric},
+		Machines: a.power, Images: a.images,
 		Billing: a.bills, Placement: a.booking, Outbox: a.box, Signer: sealer, Clock: a.clock,
 	})
 	a.reclaim = delivery.NewReclaim(a.delivery, delivery.ReclaimDeps{Rows: a.work, Nodes: a.inventory, Ports: a.fabric, Audit: a.audit})
 	a.inventory.UseWriteOffs(a.reclaim)
+}
+
+// wireMachines has machines that are leased whole switched and booted.
+func (a *App) wireMachines() {
+	a.images = image.New(a.db, postgres.NewImages(a.db), a.audit, a.clock)
+	control := a.fleet.Control()
+	a.power = power.New(power.Deps{
+		Tx: a.db, Machines: postgres.NewPower(a.db), Work: control, Agents: control, Nodes: a.inventory, Dialer: redfish.Dialer{}, Vault: a.vault,
+		Audit: a.audit, Clock: a.clock, Log: a.log, Worker: rand.Text(), NodesURL: cmp.Or(a.config.NodesURL, a.config.PublicURL),
+		InsecureNodes: strings.HasPrefix(cmp.Or(a.config.NodesURL, a.config.PublicURL), "http://"),
+	})
+	a.fleet.UseBoots(a.power)
+}
+
+// netboot is what machines boot from.
+func (a *App) netboot() http.Handler {
+	server := &netboot.Server{
+		Machines: a.power, ServiceOS: a.config.ServiceOSDir, Images: a.config.ImagesDir, Console: "console=ttyS0", Log: a.log,
+	}
+	return server.Handler()
 }
 
 // key loads or makes a signing key and publishes its public half.
@@ -293,14 +324,15 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 				Leases: a.leases, Usage: a.bills, Sales: a.booking, Metrics: a.fleet, Clock: a.clock,
 				Proofs: ratelimit.New(rates, a.clock, ratelimit.Policy{Name: "proof", Requests: proofsPerHour, Window: time.Hour}),
 			},
-			Billing: httpapi.Billing{Bills: a.bills, Payments: a.payments, Draw: pdf.Invoice},
-			Events:  httpapi.Events{Webhooks: a.webhooks},
+			Billing:  httpapi.Billing{Bills: a.bills, Payments: a.payments, Draw: pdf.Invoice},
+			Events:   httpapi.Events{Webhooks: a.webhooks},
+			AuditLog: httpapi.AuditLog{Events: audit.NewReader(a.db, postgres.NewAuditEvents(a.db))},
 			Admin: httpapi.Admin{
 				Inventory: a.inventory, Overview: overview.New(a.db, postgres.NewOverview(a.db), a.clock), Tenants: a.tenants, Enroller: a.fleet,
 				Doctor: a.doctor, Audit: a.audit, Fabrics: a.fabric,
 			},
 		},
-		Agent:         httpapi.Agent{Fleet: a.fleet, Clock: a.clock},
+		Agent: httpapi.Agent{Fleet: a.fleet, Clock: a.clock}, Netboot: a.netboot(),
 		Authenticator: a.tenants, Tx: a.db, Idempotency: postgres.NewIdempotency(a.db), RateLimits: rates,
 		Limits: httpapi.Limits{
 			Credential:   limit("credential", cmp.Or(a.config.CredentialRequests, defaultCredentialRequests)),

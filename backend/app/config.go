@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/internal/postgres"
@@ -27,6 +28,9 @@ type Config struct {
 	WindowStep          time.Duration // the smallest step of a window; 0: 60 s
 	QuoteTTL            time.Duration // 0: 10 min
 	LogFile             string        // "": standard error
+	NodesURL            string        // where machines in the service OS reach the API from their own network; "": PublicURL
+	ServiceOSDir        string        // what tools/serviceos built; "": no machine boots from the network
+	ImagesDir           string        // disk images that the API itself serves to machines; "": none
 	Portal              fs.FS         // the built portal; nil: none
 	// How many requests a minute one credential may make, and one organization with all of its credentials; 0: 1,200 and 6,000.
 	CredentialRequests   int
@@ -53,6 +57,9 @@ const EnvironmentHelp = `Configured by the environment:
   LEASEHOLD_ORGANIZATION_REQUESTS  requests a minute of one organization (default 6000)
   LEASEHOLD_LAB                    1: nobody but friends can reach it; webhooks may go to private addresses and by plain HTTP
   LEASEHOLD_TRUSTED_PROXY          address or network whose X-Forwarded-For is believed
+  LEASEHOLD_NODES_URL              where machines that boot from the network reach the API (default: as people do)
+  LEASEHOLD_SERVICE_OS_DIR         directory with vmlinuz and initramfs.gz of the service OS, which /netboot/v1 serves
+  LEASEHOLD_IMAGES_DIR             directory of disk images, which /netboot/v1 serves
   STRIPE_SECRET_KEY                without it a built-in test gateway is used, and every page that shows money says so
   STRIPE_WEBHOOK_SECRET            of the endpoint /v1/webhooks/stripe`
 
@@ -65,6 +72,9 @@ func ConfigFromEnv() Config {
 		KeysDir:             or(os.Getenv("LEASEHOLD_KEYS_DIR"), "keys"),
 		PublicURL:           or(os.Getenv("LEASEHOLD_PUBLIC_URL"), "http://127.0.0.1:8080"),
 		Environment:         or(os.Getenv("LEASEHOLD_ENVIRONMENT"), "live"),
+		NodesURL:            strings.TrimRight(os.Getenv("LEASEHOLD_NODES_URL"), "/"),
+		ServiceOSDir:        os.Getenv("LEASEHOLD_SERVICE_OS_DIR"),
+		ImagesDir:           os.Getenv("LEASEHOLD_IMAGES_DIR"),
 		StripeSecretKey:     os.Getenv("STRIPE_SECRET_KEY"),
 		StripeWebhookSecret: os.Getenv("STRIPE_WEBHOOK_SECRET"),
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/leasehold/leasehold/backend/audit"
 	"github.com/leasehold/leasehold/backend/doctor"
 	"github.com/leasehold/leasehold/backend/internal/courier"
 	"github.com/leasehold/leasehold/backend/internal/postgres"
@@ -36,12 +37,15 @@ func (a *App) Work(ctx context.Context) error {
 	}
 	group.Go(func() error { return carrier.Run(ctx) })
 	group.Go(func() error { return a.reconciler().Run(ctx) })
+	group.Go(func() error { return a.power.Run(ctx) })
 	group.Go(func() error { return (&relay.Herald{Outbox: a.box, Clock: a.clock, Log: a.log}).Run(ctx) })
 	couriers := &webhook.Courier{
 		Tx: a.db, Rounds: postgres.NewWebhooks(a.db), Sender: courier.New(a.clock, a.config.Lab), Vault: a.vault, Audit: a.audit, Notices: a.box,
 		Clock: a.clock, Log: a.log,
 	}
 	group.Go(func() error { return couriers.Run(ctx) })
+	chainer := audit.Chainer{Tx: a.db, Chains: postgres.NewAuditEvents(a.db)}
+	group.Go(func() error { return a.every(ctx, chainEvery, "chain the audit log", chainer.Chain) })
 	group.Go(func() error {
 		return a.every(ctx, sweepEvery, "sweep payments", func(ctx context.Context) error { return a.payments.Sweep(ctx, sweepBatch) })
 	})
@@ -58,6 +62,7 @@ func (a *App) Work(ctx context.Context) error {
 const (
 	sweepEvery  = 3 * time.Second // payments under way are fetched again: webhooks and 3-D Secure are booked there, and only there
 	sweepBatch  = 100
+	chainEvery  = time.Second
 	retainEvery = time.Hour
 	keepKeys    = 7 * 24 * time.Hour // how long an Idempotency-Key is remembered
 	forgetBatch = 1_000

@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/lease"
+	"github.com/leasehold/leasehold/backend/power"
 )
 
 // Occasion says why isolation is proved.
@@ -65,7 +66,9 @@ type Instance struct {
 	Ports      []protocol.GUID
 	WholeNode  bool // the slots are all of the node's
 	Managed    ManagedKeys
-	Retested   bool // the node is being verified: what leases left on it is its own process's affair
+	Metal      bool        // it has a BMC and is leased whole: an agent is there only in the service OS
+	Stage      power.Stage // of a machine that is Metal
+	Retested   bool        // the node is being verified: what leases left on it is its own process's affair
 }
 
 // ManagedKeys are the P_Keys that are ours on a lease's fabric: the range, less the reserved ones. The zero value: there is no fabric.
@@ -106,13 +109,14 @@ type Operation struct {
 func (o Operation) inFlight() bool { return o.State == Queued || o.State == Running }
 
 // blamesNode reports whether an operation that failed for good speaks against the node: not when what was asked made no sense, when the slots
-// have gone to somebody else, or when nobody was there to ask (heartbeats tell that, and when it is over).
+// have gone to somebody else, or when nobody was there to ask (heartbeats tell that, and when it is over), nor when an image's system does
+// not phone home, which may as well be the image's fault.
 func (o Operation) blamesNode() bool {
 	if o.State == Fenced || o.Fault == nil {
 		return false
 	}
 	switch o.Fault.Code {
-	case protocol.FaultInvalidSpec, protocol.FaultNotPickedUp, protocol.FaultSilent, protocol.FaultPortsNotClear:
+	case protocol.FaultInvalidSpec, protocol.FaultNotPickedUp, protocol.FaultSilent, protocol.FaultPortsNotClear, power.CodeNoCall, power.CodeOverTaken:
 		return false
 	default:
 		return true

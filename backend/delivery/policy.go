@@ -10,6 +10,9 @@ type Policy struct {
 	SilentAfter time.Duration
 	QuickWithin time.Duration // keys in, keys out, reading tables
 	WipeWithin  time.Duration
+	// BootWithin is how long a machine that is leased whole may take from a command to its BMC to a running system, OffWithin to no power.
+	BootWithin time.Duration
+	OffWithin  time.Duration
 	// Attempts is how often a node is asked again on the way to a running lease; UndoAttempts, on the way back, is larger, since
 	// what cannot be undone takes a node off the market.
 	Attempts     int
@@ -30,6 +33,7 @@ type Policy struct {
 func DefaultPolicy() Policy {
 	return Policy{
 		PickUpWithin: 60 * time.Second, PrepareWithin: 20 * time.Minute, SilentAfter: 60 * time.Second, QuickWithin: 2 * time.Minute, WipeWithin: 2 * time.Hour,
+		BootWithin: 20 * time.Minute, OffWithin: 5 * time.Minute,
 		Attempts: 3, UndoAttempts: 6, Backoff: 2 * time.Second, BackoffCap: time.Minute,
 		DeliverWithin: 30 * time.Minute, ClearWithin: 10 * time.Minute, Recheck: 5 * time.Second,
 	}

@@ -141,6 +141,18 @@ type Placement interface {
 	Replace(ctx context.Context, allocation ids.Allocation) (ids.Allocation, error)
 }
 
+// Machines are machines that are leased whole; for the caller's transaction.
+type Machines interface {
+	// PhoneHome makes the address at which the allocation's own system tells that it runs. An earlier one is worth nothing any more.
+	PhoneHome(ctx context.Context, node ids.Node, allocation ids.Allocation, epoch int64) (string, error)
+}
+
+// Images is the register of disk images.
+type Images interface {
+	// Source says where the image of that name is. It returns an Invalid fault, code "image-not-found".
+	Source(ctx context.Context, name string) (*protocol.Image, error)
+}
+
 // Outbox delivers what others wait for after the commit.
 type Outbox interface {
 	Put(ctx context.Context, topic, key string, payload any, at time.Time) error

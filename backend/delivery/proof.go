@@ -48,6 +48,12 @@ func (t *turn) mustBeProved(ctx context.Context) error {
 func (s *Service) Witness(ctx context.Context, id ids.Lease, occasion Occasion) (Progress, error) {
 	if occasion == AfterRelease {
 		return s.step(ctx, id, "witness", []lease.State{lease.Releasing}, func(ctx context.Context, t *turn) (Progress, error) {
+			if _, away := splitAway(t.onFabric(lease.Cleaning)); len(away) > 0 {
+				// The second witness is the node itself, and its agent comes with the service OS.
+				if _, progress, err := t.undo(ctx, t.serviceTask("witness", true), away); err != nil || !progress.Done {
+					return progress, err
+				}
+			}
 			return t.witness(ctx, occasion, t.onFabric(lease.Cleaning), t.Policy.UndoAttempts)
 		})
 	}

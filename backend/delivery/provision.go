@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -232,8 +233,13 @@ func (s *Service) Prepare(ctx context.Context, id ids.Lease) (Progress, error) {
 func (t *turn) prepareTask() task {
 	return task{
 		name: "prepare", kind: protocol.Prepare, within: t.Policy.PrepareWithin,
-		spec: func(_ context.Context, i Instance) (any, error) {
+		spec: func(ctx context.Context, i Instance) (any, error) {
+			source, err := t.source(ctx, i)
+			if err != nil {
+				return nil, err
+			}
 			return protocol.PrepareSpec{
+				Source:  source,
 				LeaseID: t.lease.ID.String(), Hostname: i.NodeName, Mode: i.Mode, GPUUUIDs: nonNil(i.GPUUUIDs), MIGProfile: i.MIGProfile,
 				PortGUIDs: nonNil(i.Ports), Image: t.lease.Image, UserData: t.lease.UserData,
 				ManagedLow: i.Managed.Low, ManagedHi: i.Managed.High, Reserved: i.Managed.Reserved,
@@ -291,6 +297,7 @@ func (t *turn) orReplace(ctx context.Context, found survey, instances []Instance
 // silent returns those of the open ones whose node has sent no heartbeat for too long, with words for it. On the way to a running lease
 // such a node may come back and finish: until another one is found, it is waited for.
 func (t *turn) silent(ctx context.Context, open []loss) ([]loss, error) {
+	open = slices.DeleteFunc(slices.Clone(open), func(l loss) bool { return l.away() }) // no heartbeat is expected of those
 	if len(open) == 0 {
 		return nil, nil
 	}
@@ -406,6 +413,9 @@ func (t *turn) grant(ctx context.Context) (Progress, error) {
 	if err != nil {
 		return Progress{}, err
 	}
+	if found, err = t.boot(ctx, found, instances); err != nil {
+		return Progress{}, err
+	}
 	if err := t.keepAccess(ctx, found, instances); err != nil {
 		return Progress{}, err
 	}
@@ -418,18 +428,25 @@ func (t *turn) grant(ctx context.Context) (Progress, error) {
 func (t *turn) grantTask() task {
 	return task{
 		name: "grant", kind: protocol.Grant, within: t.Policy.QuickWithin, lasting: t.lease.State == lease.Active,
-		spec: func(ctx context.Context, _ Instance) (any, error) {
+		spec: func(ctx context.Context, i Instance) (any, error) {
 			keys, err := t.Leases.SSHKeys(ctx, t.lease.ID)
 			if err != nil {
 				return nil, err
 			}
-			spec := protocol.GrantSpec{LeaseID: t.lease.ID.String(), User: loginUser, AuthorizedKeys: []string{}, NotAfter: t.lease.EffectiveEnd()}
+			seed, err := t.seed(ctx, i)
+			if err != nil {
+				return nil, err
+			}
+			spec := protocol.GrantSpec{LeaseID: t.lease.ID.String(), User: loginUser, AuthorizedKeys: []string{}, NotAfter: t.lease.EffectiveEnd(), Seed: seed}
 			for _, k := range keys {
 				spec.AuthorizedKeys = append(spec.AuthorizedKeys, k.PublicKey)
 			}
 			return spec, nil
 		},
-		holds: func(_ Instance, o Operation) bool {
+		holds: func(i Instance, o Operation) bool {
+			if i.Metal {
+				return true // its system knows of no end: at the lease's, the power goes
+			}
 			var asked protocol.GrantSpec
 			return json.Unmarshal(o.Spec, &asked) == nil && asked.NotAfter.Equal(t.lease.EffectiveEnd())
 		},
@@ -447,7 +464,7 @@ func (t *turn) keepAccess(ctx context.Context, found survey, instances []Instanc
 		if err := json.Unmarshal(o.Evidence, &evidence); err != nil {
 			return fault.New(fault.Invalid, "grant-evidence", "%s did not say where to log in: %w", i.NodeName, err)
 		}
-		i.Access = &lease.Access{Host: evidence.Host, Port: evidence.Port, User: evidence.User, HostKeys: nonNil(evidence.HostKeys)}
+		i.Access = &lease.Access{Host: evidence.Host, Port: evidence.Port, User: cmp.Or(evidence.User, loginUser), HostKeys: nonNil(evidence.HostKeys)}
 		if err := t.put(ctx, i.Allocation); err != nil {
 			return err
 		}

@@ -105,8 +105,7 @@ func (r *Reclaim) Revoke(ctx context.Context, node ids.Node) (Progress, error) {
 		}
 		task := t.revokeTask(reclaimRevoke)
 		task.words = "ending access again"
-		_, progress, err := t.undo(ctx, task, t.in(lease.Cleaning))
-		return progress, err
+		return t.shutOut(ctx, task, t.in(lease.Cleaning))
 	})
 }
 

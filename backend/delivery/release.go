@@ -135,7 +135,7 @@ func (t *turn) undo(ctx context.Context, k task, instances []Instance) (survey, 
 // Revoke ends the tenant's access on every node. A node that cannot show that a log-in is refused is quarantined.
 func (s *Service) Revoke(ctx context.Context, id ids.Lease) (Progress, error) {
 	return s.releasing(ctx, id, "revoke", func(ctx context.Context, t *turn) (Progress, error) {
-		_, progress, err := t.undo(ctx, t.revokeTask(revokeStep), t.in(lease.Cleaning))
+		progress, err := t.shutOut(ctx, t.revokeTask(revokeStep), t.in(lease.Cleaning))
 		if err != nil || !progress.Done {
 			return progress, err
 		}
@@ -205,6 +205,11 @@ func (t *turn) clearBy(ctx context.Context, step string, instances []Instance) (
 	if err != nil {
 		return time.Time{}, err
 	}
+	off, err := t.Work.Operations(ctx, t.lease.ID, step+offSuffix)
+	if err != nil {
+		return time.Time{}, err
+	}
+	asked = append(asked, off...)
 	closed := t.lease.ReleasedAt
 	for _, i := range instances {
 		for _, o := range history(asked, i) {

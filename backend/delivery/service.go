@@ -13,7 +13,8 @@ import (
 	"github.com/leasehold/leasehold/backend/outbox"
 )
 
-// Deps are what a Service works with. All are needed except Placement: without it no failed node is replaced.
+// Deps are what a Service works with. All are needed except Placement, without which no failed node is replaced, and what
+// says that it may be nil.
 type Deps struct {
 	DB          Transactor
 	Leases      Leases
@@ -23,6 +24,8 @@ type Deps struct {
 	Fabric      Fabric
 	Billing     Billing
 	Placement   Placement
+	Machines    Machines // nil: none is leased whole through a BMC
+	Images      Images   // nil: likewise
 	Outbox      Outbox
 	Signer      Signer
 	Clock       clock.Clock

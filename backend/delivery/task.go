@@ -76,8 +76,8 @@ func (t *turn) advance(ctx context.Context, k task, instances []Instance) (surve
 			needed = append(needed, i)
 		}
 	}
-	if len(needed) == 0 {
-		return found, nil
+	if needed, err = t.recall(ctx, k, needed, &found); err != nil || len(needed) == 0 {
+		return found, err
 	}
 	orders := make([]Order, len(needed))
 	for n, i := range needed {

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
@@ -15,6 +16,7 @@ import (
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/inventory"
 	"github.com/leasehold/leasehold/backend/outbox"
+	"github.com/leasehold/leasehold/backend/power"
 )
 
 const (
@@ -116,6 +118,9 @@ const codeSecondIdentity = "second-identity"
 
 // enroll also returns the id of the node or fabric that it is about, for the alarm.
 func (s *Service) enroll(ctx context.Context, r protocol.EnrollRequest) (Agent, string, error) {
+	if s.boots != nil && r.Kind == protocol.NodeAgent && strings.HasPrefix(r.Token, power.ServicePrefix) {
+		return s.enrollBoot(ctx, r)
+	}
 	token, err := s.Agents.TokenForUpdate(ctx, hashOf(r.Token))
 	if fault.Is(err, fault.NotFound) {
 		return Agent{}, "", fault.New(fault.Forbidden, "enrollment-token", "the enrolment token is not known")

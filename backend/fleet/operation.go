@@ -58,8 +58,11 @@ func (s *Service) add(ctx context.Context, id ids.Step, step Step, work []Work, 
 			return 0, 0, err
 		}
 		keys[i] = dedupKey(step, w)
-		if agent, found := agents[w.place()]; found {
+		if agent, found := agents[w.place()]; found && !ours(w.Kind) {
 			operations[i].Agent = agent
+			continue
+		}
+		if ours(w.Kind) {
 			continue
 		}
 		operations[i].State, operations[i].FinishedAt = Expired, now

@@ -102,12 +102,15 @@ type Operations interface {
 	Waiting(ctx context.Context, agents []ids.Agent, now time.Time) (map[ids.Agent]bool, error)
 	// OfAgent lists operations in those states that the agent may still pick up or finish, oldest first.
 	OfAgent(ctx context.Context, agent ids.Agent, states []State, now time.Time, limit int) ([]Operation, error)
-	// ForUpdate finds an operation of the agent and locks it. It returns a NotFound fault, also for another agent's.
+	// ForUpdate finds an operation of the agent and locks it. It returns a NotFound fault, also for another agent's. The zero agent has
+	// those that are ours.
 	ForUpdate(ctx context.Context, agent ids.Agent, id ids.Operation) (Operation, error)
 	// Advance notes progress of an operation that is not final.
 	Advance(ctx context.Context, agent ids.Agent, id ids.Operation, p protocol.Progress, at time.Time) error
 	// Finish ends an operation, and returns false when it was over already.
 	Finish(ctx context.Context, id ids.Operation, e Ended) (bool, error)
+	// Ours finds operations of a kind that no agent does: the oldest of each node that is not over.
+	Ours(ctx context.Context, kind protocol.OperationKind) ([]Operation, error)
 	// Late finds operations past their deadline and locks them; those that somebody else has locked are left out.
 	Late(ctx context.Context, now time.Time, limit int) ([]Operation, error)
 	// StepOf reads a step with its operations; the zero value when there is none.
@@ -118,6 +121,8 @@ type Operations interface {
 type Inventory interface {
 	AddNode(ctx context.Context, site ids.Site, name, serial string) (inventory.Node, error)
 	AddFabric(ctx context.Context, site ids.Site, name string) (inventory.Fabric, error)
+	// SiteOf returns a NotFound fault.
+	SiteOf(ctx context.Context, node ids.Node) (ids.Site, error)
 	ReportNode(ctx context.Context, id ids.Node, report protocol.NodeInventory) (protocol.InventoryReply, error)
 	ReportFabric(ctx context.Context, id ids.Fabric, report protocol.FabricInventory) error
 }
@@ -183,6 +188,7 @@ type Service struct {
 	identities *gather[ids.Agent, Agent]
 	pulses     *gather[Beat, Pulse]
 	polls      *gather[ids.Agent, bool]
+	boots      Boots // nil: nobody boots machines
 }
 
 // New returns the fleet.

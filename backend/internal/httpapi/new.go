@@ -36,9 +36,14 @@ type Deps struct {
 	// Pages are further pages by their path without the last element, e.g. the test gateway's stand-in for a bank. They set their own
 	// policy of content.
 	Pages map[string]http.Handler
+	// Netboot serves machines that boot from the network, below NetbootPrefix; nil: none does.
+	Netboot http.Handler
 	// TrustedProxies are the addresses or networks whose X-Forwarded-For is believed; none by default.
 	TrustedProxies []string
 }
+
+// NetbootPrefix is the path of what machines boot from. It is no part of the contract: iPXE and cloud-init are who reads it.
+const NetbootPrefix = "/netboot/v1"
 
 // New returns the API's handler. It fails when the contract and the table of permissions disagree.
 func New(ctx context.Context, d Deps) (http.Handler, error) {
@@ -73,6 +78,9 @@ func New(ctx context.Context, d Deps) (http.Handler, error) {
 	}
 	for prefix, page := range d.Pages {
 		engine.Any(prefix+"/:page", limitBody(maxBody), sameOrigin(), gin.WrapH(page)) //nolint:contextcheck // a refusal has the request's own context
+	}
+	if d.Netboot != nil {
+		engine.Any(NetbootPrefix+"/*path", gin.WrapH(d.Netboot))
 	}
 	engine.NoMethod(func(c *gin.Context) {
 		refuse(c, &protocolError{status: http.StatusMethodNotAllowed, code: "method-not-allowed", detail: "the path exists, but not with this method"})

@@ -44,3 +44,8 @@ func TestWatchRowsHaveTheirTablesColumns(t *testing.T) {
 	t.Parallel()
 	requireColumns(t, driftRow{}, auditRow{}, partitionRow{}, partitionMemberRow{})
 }
+
+func TestPowerRowsHaveTheirTablesColumns(t *testing.T) {
+	t.Parallel()
+	requireColumns(t, machineRow{}, bootTicketRow{}, diskImageRow{})
+}

@@ -161,7 +161,7 @@ func (s *Fleet) AddOperations(ctx context.Context, operations []fleet.Operation,
 func wake(ctx context.Context, operations []fleet.Operation, written map[ids.Operation]bool) error {
 	var agents []string
 	for _, o := range operations {
-		if written[o.ID] && !o.State.Final() && !slices.Contains(agents, o.Agent.String()) {
+		if written[o.ID] && !o.State.Final() && !o.Agent.IsZero() && !slices.Contains(agents, o.Agent.String()) {
 			agents = append(agents, o.Agent.String())
 		}
 	}
@@ -232,7 +232,7 @@ func noOperation() error {
 // ForUpdate implements fleet.Operations.
 func (s *Fleet) ForUpdate(ctx context.Context, agent ids.Agent, id ids.Operation) (fleet.Operation, error) {
 	found, err := s.operations(ctx, func(db *gorm.DB) *gorm.DB {
-		return db.Where("id = ? AND agent_id = ?", id, agent).Clauses(clause.Locking{Strength: "NO KEY UPDATE"})
+		return db.Where("id = ? AND agent_id IS NOT DISTINCT FROM ?", id, agent).Clauses(clause.Locking{Strength: "NO KEY UPDATE"})
 	})
 	if err != nil {
 		return fleet.Operation{}, err
@@ -250,8 +250,8 @@ func (s *Fleet) Advance(ctx context.Context, agent ids.Agent, id ids.Operation, 
 		return conn(ctx).Raw(`
 			WITH moved AS (
 				UPDATE operation SET state = 'running', started_at = coalesce(started_at, CAST(@at AS timestamptz)), percent = greatest(percent, @percent), phase = @phase
-				WHERE id = @id AND agent_id = @agent AND state IN ('queued', 'running'))
-			SELECT true FROM operation WHERE id = @id AND agent_id = @agent`,
+				WHERE id = @id AND agent_id IS NOT DISTINCT FROM @agent AND state IN ('queued', 'running'))
+			SELECT true FROM operation WHERE id = @id AND agent_id IS NOT DISTINCT FROM @agent`,
 			map[string]any{"at": at, "percent": p.Percent, "phase": p.Phase, "id": id, "agent": agent}).Scan(&known).Error
 	})
 	if err != nil {
@@ -282,6 +282,14 @@ func (s *Fleet) Finish(ctx context.Context, id ids.Operation, e fleet.Ended) (bo
 		return false, fmt.Errorf("finish operation: %w", translate(err))
 	}
 	return ended, nil
+}
+
+// Ours implements fleet.Operations.
+func (s *Fleet) Ours(ctx context.Context, kind protocol.OperationKind) ([]fleet.Operation, error) {
+	return s.operations(ctx, func(db *gorm.DB) *gorm.DB {
+		return db.Raw(`SELECT DISTINCT ON (node_id) * FROM operation
+			WHERE agent_id IS NULL AND kind = ? AND state IN ('queued', 'running') ORDER BY node_id, created_at, id`, string(kind))
+	})
 }
 
 // Late implements fleet.Operations.

@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold/leasehold/backend/delivery"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/lease"
+	"github.com/leasehold/leasehold/backend/power"
 )
 
 // LeaseWork reads and writes what concerns the work on a lease's nodes. It is for workers, which act for the platform.
@@ -27,6 +28,8 @@ type instanceRow struct {
 	Ports      document[[]protocol.GUID]
 	WholeNode  bool
 	Retested   bool
+	Metal      bool
+	Stage      string
 	Low        int
 	High       int
 	Reserved   document[[]int]
@@ -37,7 +40,7 @@ func toInstance(r instanceRow) delivery.Instance {
 		Allocation: toAllocation(r.Allocation), NodeName: r.NodeName, Mode: r.Mode, GPUUUIDs: r.GPUUUIDs.Of, MIGProfile: r.MIGProfile,
 		Ports: r.Ports.Of, WholeNode: r.WholeNode,
 		Managed:  delivery.ManagedKeys{Low: pkeyOf(r.Low), High: pkeyOf(r.High), Reserved: each(r.Reserved.Of, pkeyOf)},
-		Retested: r.Retested,
+		Retested: r.Retested, Metal: r.Metal, Stage: power.Stage(r.Stage),
 	}
 }
 
@@ -53,9 +56,11 @@ func (w *LeaseWork) Instances(ctx context.Context, id ids.Lease) ([]delivery.Ins
 		        WHERE p.node_id = a.node_id AND p.fabric_id = l.fabric_id
 		          AND (p.bay >= lower(a.slots) / 8 AND p.bay < (upper(a.slots) + 7) / 8
 		               OR p.bay IS NULL AND lower(a.slots) = 0 AND upper(a.slots) = n.slots)) AS ports,
-		       coalesce(f.managed_low, 0) AS low, coalesce(f.managed_high, 0) AS high, coalesce(x.reserved_pkeys, '[]') AS reserved
+		       coalesce(f.managed_low, 0) AS low, coalesce(f.managed_high, 0) AS high, coalesce(x.reserved_pkeys, '[]') AS reserved,
+		       k.node_id IS NOT NULL AND n.mode = 'bare_metal' AS metal, coalesce(k.stage, '') AS stage
 		FROM allocation a JOIN lease l ON l.id = a.lease_id JOIN node n ON n.id = a.node_id JOIN instance_type t ON t.id = l.instance_type_id
 		LEFT JOIN fabric f ON f.id = l.fabric_id LEFT JOIN fabric_watch x ON x.fabric_id = l.fabric_id
+		LEFT JOIN machine k ON k.node_id = a.node_id
 		WHERE a.lease_id = ? AND a.released_at IS NULL
 		ORDER BY a.ordinal, a.created_at, a.id FOR NO KEY UPDATE OF a`, id).Scan(&rows).Error
 	if err != nil {
@@ -216,7 +221,9 @@ func (w *LeaseWork) Silent(ctx context.Context, nodes []ids.Node, before time.Ti
 	err := conn(ctx).Raw(`
 		SELECT v.node_id, v.seen_at FROM node_liveness v JOIN node n ON n.id = v.node_id
 		WHERE v.node_id IN ? AND v.seen_at < ?
-		  AND (SELECT 2 * count(*) FILTER (WHERE o.seen_at >= ?) >= count(*) FROM node_liveness o JOIN node m ON m.id = o.node_id WHERE m.site_id = n.site_id)`,
+		  AND (SELECT 2 * count(*) FILTER (WHERE o.seen_at >= ?) >= count(*)
+		       FROM node_liveness o JOIN node m ON m.id = o.node_id LEFT JOIN machine k ON k.node_id = m.id
+		       WHERE m.site_id = n.site_id AND coalesce(k.stage, 'service') = 'service')`,
 		nodes, before, before).Scan(&rows).Error
 	if err != nil {
 		return nil, fmt.Errorf("read silent nodes: %w", err)
