@@ -1,5 +1,9 @@
 // Package audit is the log of who changed what. An event is written in the transaction of the change itself: there is no change
 // without its event, and no event of a change that did not happen. Events are never changed or deleted.
+//
+// Each organization's events make a chain, and so do the platform's own: an event has a number without gaps and the hash of the one
+// before, so that nobody can take one away or change one unseen. The chain is made afterwards, by the Chainer, since writers that waited for
+// each other's hashes would make all of an organization's changes wait in line.
 package audit
 
 import (
@@ -24,7 +28,17 @@ type Event struct {
 	Before    json.RawMessage
 	After     json.RawMessage
 	RequestID string
+	Source    string // the address that the request came from; "": it was no request
 	At        time.Time
+	// Link is its place in the chain; its zero value: it is not chained yet, which takes a moment.
+	Link Link
+}
+
+// Link is a place in a chain.
+type Link struct {
+	Seq      int64  // from 1, without gaps
+	Previous string // the hash before, hex; "" for the first
+	Hash     string // hex
 }
 
 // Store keeps events; it joins the transaction that ctx carries.
@@ -44,7 +58,10 @@ func New(store Store, clock clock.Clock) *Log { return &Log{store: store, clock:
 // Record notes that the actor in ctx (or the platform, without one) did action to target. Call it in the transaction of the change.
 // before and after must not hold secrets.
 func (l *Log) Record(ctx context.Context, action, target string, before, after any) error {
-	event := Event{ID: ids.Make[ids.Audit](), Actor: "platform", Action: action, Target: target, RequestID: requestID(ctx), At: l.clock.Now()}
+	from := requestFrom(ctx)
+	event := Event{
+		ID: ids.Make[ids.Audit](), Actor: "platform", Action: action, Target: target, RequestID: from.id, Source: from.source, At: l.clock.Now(),
+	}
 	if actor, ok := tenant.ActorFrom(ctx); ok {
 		event.Org = actor.Org
 		if name := actor.Name(); name != "" {
@@ -77,12 +94,14 @@ func encode(v any) (json.RawMessage, error) {
 
 type requestKey struct{}
 
-// WithRequestID returns a context whose events name the request.
-func WithRequestID(ctx context.Context, id string) context.Context {
-	return context.WithValue(ctx, requestKey{}, id)
+type request struct{ id, source string }
+
+// WithRequest returns a context whose events name the request and where it came from.
+func WithRequest(ctx context.Context, id, source string) context.Context {
+	return context.WithValue(ctx, requestKey{}, request{id, source})
 }
 
-func requestID(ctx context.Context) string {
-	id, _ := ctx.Value(requestKey{}).(string)
-	return id
+func requestFrom(ctx context.Context) request {
+	from, _ := ctx.Value(requestKey{}).(request)
+	return from
 }

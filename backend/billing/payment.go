@@ -51,9 +51,15 @@ type Announcer interface {
 	PaymentEnded(ctx context.Context, payment Payment) error
 }
 
+// Recorder writes the audit log in the transaction that ctx carries.
+type Recorder interface {
+	Record(ctx context.Context, action, target string, before, after any) error
+}
+
 // Payments takes money through a gateway.
 type Payments struct {
 	announcer Announcer // nil: nobody is told
+	audit     Recorder  // nil: nothing is recorded
 
 	tx      Transactor
 	store   PaymentStore
@@ -69,6 +75,9 @@ func NewPayments(tx Transactor, store PaymentStore, gateway Gateway, books Ledge
 
 // Announce has the announcer told of payments from now on.
 func (p *Payments) Announce(announcer Announcer) { p.announcer = announcer }
+
+// Audited has the audit log told who paid in, from now on.
+func (p *Payments) Audited(recorder Recorder) { p.audit = recorder }
 
 // Gateway returns the gateway's name, which every page that shows money must say: stripe or test.
 func (p *Payments) Gateway() string { return p.gateway.Name() }
@@ -122,8 +131,11 @@ func (p *Payments) begin(ctx context.Context, in TopUpInput) (Payment, error) {
 		EffectKey: "top_up:" + hex.EncodeToString(sum[:]), Attempt: 1, CreatedBy: in.By, CreatedAt: now, UpdatedAt: now,
 	}
 	err = p.tx.WithinTx(ctx, func(ctx context.Context) (err error) {
-		payment, err = p.store.InsertPayment(ctx, payment)
-		return err
+		made := payment.ID
+		if payment, err = p.store.InsertPayment(ctx, payment); err != nil || payment.ID != made || p.audit == nil {
+			return err // one that was there already is on record
+		}
+		return p.audit.Record(ctx, "top_up.created", made.String(), nil, map[string]any{"amount_minor": in.Amount.Minor, "currency": in.Amount.Currency})
 	})
 	return payment, err
 }

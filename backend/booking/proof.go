@@ -49,6 +49,9 @@ func (s *Service) AskProof(ctx context.Context, id ids.Lease) (int, error) {
 		if err := s.record(ctx, l, lease.EventAttestAsked, map[string]any{"request": strconv.Itoa(number)}); err != nil {
 			return err
 		}
+		if err := s.Audit.Record(ctx, "lease.attestation_asked", id.String(), nil, map[string]any{"request": number}); err != nil {
+			return err
+		}
 		return s.nudge(ctx, id)
 	})
 	if err != nil {

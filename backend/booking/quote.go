@@ -90,7 +90,12 @@ func (s *Service) Quote(ctx context.Context, w Wish) (Quote, error) {
 		if made, err = s.offer(actor, customer, project, w, options[0]); err != nil {
 			return err
 		}
-		return s.Quotes.InsertQuote(ctx, made)
+		if err := s.Quotes.InsertQuote(ctx, made); err != nil {
+			return err
+		}
+		return s.Audit.Record(ctx, "quote.created", made.ID.String(), nil, map[string]any{
+			"instance_type_id": made.InstanceType.String(), "instances": made.Instances, "total_minor": made.Total.Minor, "currency": made.Total.Currency,
+		})
 	})
 	if err != nil {
 		return Quote{}, fmt.Errorf("quote: %w", err)

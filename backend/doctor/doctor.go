@@ -12,7 +12,7 @@ import (
 
 // Finding is one breach.
 type Finding struct {
-	Invariant int    `json:"invariant"` // its number, 1 to 8; Invariants has the words
+	Invariant int    `json:"invariant"` // its number, 1 to 9; Invariants has the words
 	Claim     string `json:"claim"`     // what should hold
 	What      string `json:"what"`      // where it does not
 	Found     string `json:"found"`     // what is there instead
@@ -34,6 +34,7 @@ func Invariants() []string {
 		"every lease under way has a live workflow, and every live workflow such a lease",
 		"no node goes back on the market without a verified wipe and an empty partition",
 		"another organization's things are not found",
+		"the audit log has neither gaps nor changes",
 	}
 }
 
@@ -51,6 +52,12 @@ type Bills interface {
 	Audit(ctx context.Context) ([]Finding, error)
 }
 
+// Log reads the audit log again.
+type Log interface {
+	// Verify returns the places where its chains are not whole.
+	Verify(ctx context.Context) ([]Finding, error)
+}
+
 // Workflows knows which leases have a live workflow.
 type Workflows interface {
 	Running(ctx context.Context) (map[ids.Lease]bool, error)
@@ -60,6 +67,7 @@ type Workflows interface {
 type Doctor struct {
 	Rows      Rows
 	Bills     Bills     // nil: no bill is rated again
+	Log       Log       // nil: the ninth invariant is not examined
 	Workflows Workflows // nil: the sixth invariant is not examined
 	Clock     clock.Clock
 	// Settle is how long a lease may be without its workflow, or a workflow be there still, before that is a breach: what starts
@@ -79,6 +87,13 @@ func (d *Doctor) Run(ctx context.Context) ([]Finding, error) {
 			return nil, fmt.Errorf("audit bills: %w", err)
 		}
 		findings = append(findings, wrong...)
+	}
+	if d.Log != nil {
+		torn, err := d.Log.Verify(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("verify audit log: %w", err)
+		}
+		findings = append(findings, torn...)
 	}
 	if d.Workflows == nil {
 		return findings, nil

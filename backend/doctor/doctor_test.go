@@ -73,9 +73,23 @@ func TestAnExaminationThatFailsIsNotHealth(t *testing.T) {
 	require.ErrorContains(t, err, "no database")
 }
 
+// torn is an audit log with a gap.
+type torn struct{}
+
+func (torn) Verify(context.Context) ([]doctor.Finding, error) {
+	return []doctor.Finding{{Invariant: 9, What: "a chain"}}, nil
+}
+
+func TestATornAuditLogIsABreach(t *testing.T) {
+	t.Parallel()
+	found, err := (&doctor.Doctor{Rows: &body{}, Log: torn{}}).Run(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, found, doctor.Finding{Invariant: 9, What: "a chain"})
+}
+
 func TestEveryInvariantHasWords(t *testing.T) {
 	t.Parallel()
-	require.Len(t, doctor.Invariants(), 8)
+	require.Len(t, doctor.Invariants(), 9)
 }
 
 // bills has one wrong bill.

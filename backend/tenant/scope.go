@@ -13,13 +13,14 @@ const (
 	IdentityWrite = "identity:write"
 	EventsRead    = "events:read"
 	EventsWrite   = "events:write"
+	AuditRead     = "audit:read"
 	AdminRead     = "admin:read"
 	AdminWrite    = "admin:write"
 )
 
 // AllScopes lists every scope.
 func AllScopes() []string {
-	return []string{MarketRead, LeasesRead, LeasesWrite, BillingRead, BillingWrite, IdentityRead, IdentityWrite, EventsRead, EventsWrite, AdminRead, AdminWrite}
+	return []string{MarketRead, LeasesRead, LeasesWrite, BillingRead, BillingWrite, IdentityRead, IdentityWrite, EventsRead, EventsWrite, AuditRead, AdminRead, AdminWrite}
 }
 
 // Allows reports whether a role, in an organization of that kind, covers the scope. It is the one table of roles: routes name a

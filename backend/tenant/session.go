@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -78,7 +79,7 @@ func (s *Service) LogIn(ctx context.Context, in LogInInput) (Grant, error) {
 		return Grant{}, fmt.Errorf("log in: %w", err)
 	}
 	if !right || !user.DisabledAt.IsZero() {
-		return Grant{}, s.refuseLogIn(ctx, user)
+		return Grant{}, s.refuseLogIn(ctx, user, in)
 	}
 	grant, err := s.open(ctx, user, in)
 	if err != nil {
@@ -101,14 +102,23 @@ func (s *Service) findUser(ctx context.Context, email string) (User, error) {
 	return user, err
 }
 
-// refuseLogIn notes the failure when it concerns somebody, and answers the one fault.
-func (s *Service) refuseLogIn(ctx context.Context, user User) error {
+// refuseLogIn notes the failure, in the organization that it concerns or else in the platform's own log, and answers the one fault. Addresses
+// of nobody are kept as hashes: people type passwords there.
+func (s *Service) refuseLogIn(ctx context.Context, user User, in LogInInput) error {
 	refusal := fault.New(fault.Unauthenticated, "wrong-credentials", "e-mail or password is wrong")
-	if user.ID.IsZero() {
-		return refusal
-	}
 	err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
-		return s.audit.Record(ctx, "session.refused", user.ID.String(), nil, nil)
+		if user.ID.IsZero() {
+			sum := sha256.Sum256([]byte(normalizeEmail(in.Email)))
+			return s.audit.Record(ctx, "session.refused", "nobody", nil, map[string]any{"email_sha256": hex.EncodeToString(sum[:])})
+		}
+		all, err := s.accounts.Memberships(ctx, user.ID)
+		if err != nil {
+			return err
+		}
+		if member, ok := strongest(all, in.Org); ok {
+			ctx = WithActor(ctx, Actor{Org: member.Org, User: user.ID, Platform: true})
+		}
+		return s.audit.Record(ctx, "session.refused", user.ID.String(), nil, map[string]any{"user_agent": cut(in.UserAgent, maxUserAgent)})
 	})
 	if err != nil {
 		return fmt.Errorf("log in: %w", err)
@@ -144,7 +154,7 @@ func (s *Service) open(ctx context.Context, user User, in LogInInput) (Grant, er
 		if grant, err = s.grant(ctx, session, user, member, token); err != nil {
 			return err
 		}
-		return s.audit.Record(WithActor(ctx, grant.Me.Actor), "session.created", session.ID.String(), nil, nil)
+		return s.audit.Record(WithActor(ctx, grant.Me.Actor), "session.created", session.ID.String(), nil, map[string]any{"user_agent": session.UserAgent})
 	})
 	return grant, err
 }

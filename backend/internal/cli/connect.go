@@ -93,7 +93,8 @@ func (c credentials) save() error {
 // connection is an authenticated client.
 type connection struct {
 	*client.ClientWithResponses
-	server string
+	server    string
+	authorize client.RequestEditorFn
 }
 
 // connect returns a client with the credential that the environment or the last log-in gives.
@@ -133,7 +134,7 @@ func dial(server, bearer string) (*connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", server, err)
 	}
-	return &connection{ClientWithResponses: api, server: server}, nil
+	return &connection{ClientWithResponses: api, server: server, authorize: authorize}, nil
 }
 
 func refresh(ctx context.Context, saved credentials) (credentials, error) {

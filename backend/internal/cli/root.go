@@ -34,7 +34,7 @@ func Commands(root *cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: "customer", Title: "Renting:"})
 	for _, command := range []*cobra.Command{
 		loginCommand(o), logoutCommand(o), whoamiCommand(o), marketCommand(o), quoteCommand(o), leaseCommand(o), balanceCommand(o), topUpCommand(o),
-		invoiceCommand(o), keysCommand(o), webhooksCommand(o), attestCommand(o), adminCommand(o),
+		invoiceCommand(o), keysCommand(o), webhooksCommand(o), auditCommand(o), attestCommand(o), adminCommand(o),
 	} {
 		command.GroupID = "customer"
 		flags := command.PersistentFlags()

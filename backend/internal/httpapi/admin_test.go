@@ -166,7 +166,7 @@ func TestTheDoctorsReportListsEveryInvariant(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(got.body, &report))
 	require.False(t, report.Healthy)
-	require.Len(t, report.Checks, 8)
+	require.Len(t, report.Checks, 9)
 	for _, check := range report.Checks {
 		require.Equal(t, check.Invariant != 4, check.OK)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasehold/leasehold/backend/audit"
 	"github.com/leasehold/leasehold/backend/billing"
 	"github.com/leasehold/leasehold/backend/internal/httpapi"
 	"github.com/leasehold/leasehold/backend/internal/httpapi/api"
@@ -27,9 +28,11 @@ import (
 // newBilling is the area of billing on the world's database, with the test gateway.
 func newBilling(w *world) httpapi.Billing {
 	books := ledger.New(w.db, postgres.NewLedger(w.db), w.clock)
+	payments := billing.NewPayments(w.db, postgres.NewPayments(w.db), testGateway(w), books, w.clock)
+	payments.Audited(audit.New(postgres.NewAuditEvents(w.db), w.clock))
 	return httpapi.Billing{
 		Bills:    billing.New(w.db, books, postgres.NewMetering(w.db), postgres.NewInvoices(w.db), w.clock),
-		Payments: billing.NewPayments(w.db, postgres.NewPayments(w.db), testGateway(w), books, w.clock),
+		Payments: payments,
 		Draw: func(w io.Writer, s billing.Statement, notice string) error {
 			_, err := fmt.Fprintf(w, "%%PDF of %s for %s: %s", s.ID, s.Customer.Name, notice)
 			return err

@@ -45,6 +45,7 @@ func ContractOperations(ctx context.Context) ([]Operation, error) {
 
 // contractRouter finds operations for CheckAnswer.
 var contractRouter = sync.OnceValues(func() (routers.Router, error) {
+	openapi3filter.RegisterBodyDecoder("application/x-ndjson", openapi3filter.FileBodyDecoder)
 	document, err := loadContract(context.Background()) //nolint:usetesting,forbidigo // one for all tests
 	if err != nil {
 		return nil, err

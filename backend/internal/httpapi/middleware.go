@@ -45,7 +45,7 @@ func identify() gin.HandlerFunc {
 		if cookie, err := c.Request.Cookie(refreshCookie); err == nil {
 			info.cookie = cookie.Value
 		}
-		setContext(c, audit.WithRequestID(context.WithValue(c.Request.Context(), requestKey{}, info), id))
+		setContext(c, audit.WithRequest(context.WithValue(c.Request.Context(), requestKey{}, info), id, info.ip))
 		c.Next()
 	}
 }
@@ -150,7 +150,7 @@ func errTooLarge(limit int64) error {
 func limitTime() gin.HandlerFunc {
 	return func(c *gin.Context) {
 		op := operationOf(c)
-		if op.streams && wantsEventStream(c.Request.Context()) {
+		if op.exports || op.streams && wantsEventStream(c.Request.Context()) {
 			c.Next()
 			return
 		}

@@ -25,6 +25,7 @@ type operation struct {
 	idempotent bool  // takes an Idempotency-Key
 	ifMatch    bool  // takes If-Match
 	streams    bool  // may answer server-sent events
+	exports    bool  // answers as many lines as there are
 	maxBody    int64 // bytes
 	query      []string
 	// secrets are JSON members of its answers that a replay leaves out.
@@ -89,6 +90,9 @@ func newOperation(document *openapi3.T, path, method string, item *openapi3.Path
 	for _, response := range op.Responses.Map() {
 		if response.Value.Content.Get("text/event-stream") != nil {
 			o.streams = true
+		}
+		if response.Value.Content.Get("application/x-ndjson") != nil {
+			o.exports = true
 		}
 		if body := response.Value.Content["application/json"]; body != nil && body.Schema != nil {
 			o.secrets = append(o.secrets, secretMembers(body.Schema.Value)...)

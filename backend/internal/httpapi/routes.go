@@ -98,6 +98,9 @@ func permissions() map[string]permission {
 		"getWebhookDelivery":      all(tenant.EventsRead),
 		"replayWebhookDeliveries": all(tenant.EventsWrite),
 
+		"listAuditEvents":   all(tenant.AuditRead),
+		"exportAuditEvents": all(tenant.AuditRead),
+
 		"adminListSites":             provider(tenant.AdminRead),
 		"adminListNodes":             provider(tenant.AdminRead),
 		"adminGetNode":               provider(tenant.AdminRead),
@@ -119,6 +122,8 @@ func permissions() map[string]permission {
 		"adminCreateEnrollmentToken": operator(tenant.AdminWrite),
 		"adminListOrganizations":     operator(tenant.AdminRead),
 		"adminListLeases":            operator(tenant.AdminRead),
+		"adminListAuditEvents":       operator(tenant.AdminRead),
+		"adminExportAuditEvents":     operator(tenant.AdminRead),
 		"adminRunDoctor":             operator(tenant.AdminRead),
 
 		"getHealth":          public,

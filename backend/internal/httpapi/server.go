@@ -16,6 +16,7 @@ type Areas struct {
 	Leases
 	Billing
 	Events
+	AuditLog
 	Admin
 }
 

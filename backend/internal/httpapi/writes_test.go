@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasehold/leasehold/backend/internal/httpapi"
@@ -104,6 +105,15 @@ func TestEveryWriteHappensOnceUnderItsKey(t *testing.T) {
 	t.Logf("%d writes: replayed, under another body, with a stale ETag", checked)
 }
 
+// audited fails for a change that the audit log says nothing of, with who, what and which request.
+func (m *matrix) audited(op httpapi.Operation, done answer) {
+	var records int
+	err := m.database.Pool(m.t).QueryRow(m.t.Context(), `SELECT count(*) FROM audit_event WHERE request_id = $1 AND org_id IS NOT NULL AND target <> ''
+		AND (actor LIKE 'user\_%' OR actor LIKE 'key\_%')`, done.header.Get("X-Request-Id")).Scan(&records)
+	require.NoError(m.t, err)
+	assert.Positive(m.t, records, "%s writes no audit event", op.ID)
+}
+
 // once sends the write with a stale ETag, rightly, again, and changed.
 func (m *matrix) once(op httpapi.Operation, w write) {
 	key := "once-" + op.ID
@@ -114,6 +124,7 @@ func (m *matrix) once(op httpapi.Operation, w write) {
 	first := w.who.do(op.Method, w.path, w.body, w.options(key)...)
 	require.Less(m.t, first.status, 300, "%s: %s", op.ID, first.text())
 	require.Empty(m.t, first.header.Get("Idempotency-Replayed"), op.ID)
+	m.audited(op, first)
 
 	again := w.who.do(op.Method, w.path, w.body, w.options(key)...)
 	require.Equal(m.t, first.status, again.status, "%s: %s", op.ID, again.text())

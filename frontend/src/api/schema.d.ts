@@ -851,6 +851,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/audit-events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Who changed what in your organization, and who logged in
+         * @description Newest first. Nothing is ever taken away.
+         */
+        get: operations["listAuditEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/audit-events/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The audit log as JSON lines
+         * @description In the order of the chain, an event a line, streamed. Each line ends with the SHA-256 of what comes before `,"hash"` and a closing
+         *     brace, and has the hash of the line before: `leasehold audit verify FILE` checks an export without asking the server.
+         */
+        get: operations["exportAuditEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/sites": {
         parameters: {
             query?: never;
@@ -1219,6 +1260,43 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/audit-events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Everybody's audit log
+         * @description Left out, `organization_id` means all; `platform` means what no organization did, such as agents that enrolled.
+         */
+        get: operations["adminListAuditEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/audit-events/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One chain of the audit log as JSON lines */
+        get: operations["adminExportAuditEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/doctor": {
         parameters: {
             query?: never;
@@ -1410,7 +1488,7 @@ export interface components {
             items: components["schemas"]["Project"][];
         };
         /** @enum {string} */
-        Scope: "leases:read" | "leases:write" | "market:read" | "billing:read" | "billing:write" | "identity:read" | "identity:write" | "events:read" | "events:write" | "admin:read" | "admin:write";
+        Scope: "leases:read" | "leases:write" | "market:read" | "billing:read" | "billing:write" | "identity:read" | "identity:write" | "events:read" | "events:write" | "audit:read" | "admin:read" | "admin:write";
         APIKeyCreate: {
             name: string;
             scopes: components["schemas"]["Scope"][];
@@ -1452,6 +1530,37 @@ export interface components {
         };
         SSHKeyList: {
             items: components["schemas"]["SSHKey"][];
+        };
+        AuditEvent: {
+            id: string;
+            /** @description Left out: the platform's own */
+            organization_id?: string;
+            /** Format: date-time */
+            at: string;
+            /** @description user_…, key_… or platform */
+            actor: string;
+            /** @example api_key.created */
+            action: string;
+            target: string;
+            before?: {
+                [key: string]: unknown;
+            };
+            after?: {
+                [key: string]: unknown;
+            };
+            request_id?: string;
+            /** @description The address that the request came from */
+            source?: string;
+            /**
+             * Format: int64
+             * @description Its number in the organization's chain; left out for a moment, until it is chained.
+             */
+            seq?: number;
+            /** @description Of the event and of the hash before it */
+            hash?: string;
+        };
+        AuditEventList: {
+            items: components["schemas"]["AuditEvent"][];
         };
         Site: {
             id: string;
@@ -2622,6 +2731,17 @@ export interface components {
         InvoiceID: string;
         WebhookEndpointID: string;
         DeliveryID: string;
+        /** @description From this instant on */
+        Since: string;
+        /** @description Before this instant */
+        Until: string;
+        /** @description user_…, key_… or platform */
+        AuditActor: string;
+        /** @description E.g. api_key.created, or api_key. for all of them. */
+        AuditAction: string;
+        /** @description The id of what was changed */
+        AuditTarget: string;
+        AuditRequest: string;
         NodeID: string;
         FabricID: string;
     };
@@ -4074,6 +4194,69 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    listAuditEvents: {
+        parameters: {
+            query?: {
+                limit?: components["parameters"]["Limit"];
+                cursor?: components["parameters"]["Cursor"];
+                /** @description user_…, key_… or platform */
+                actor?: components["parameters"]["AuditActor"];
+                /** @description E.g. api_key.created, or api_key. for all of them. */
+                action?: components["parameters"]["AuditAction"];
+                /** @description The id of what was changed */
+                target?: components["parameters"]["AuditTarget"];
+                request_id?: components["parameters"]["AuditRequest"];
+                /** @description From this instant on */
+                since?: components["parameters"]["Since"];
+                /** @description Before this instant */
+                until?: components["parameters"]["Until"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Events */
+            200: {
+                headers: {
+                    Link: components["headers"]["Link"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditEventList"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    exportAuditEvents: {
+        parameters: {
+            query?: {
+                /** @description From this instant on */
+                since?: components["parameters"]["Since"];
+                /** @description Before this instant */
+                until?: components["parameters"]["Until"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Lines */
+            200: {
+                headers: {
+                    "Content-Disposition"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
     adminListSites: {
         parameters: {
             query?: never;
@@ -4636,6 +4819,72 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CapacityList"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminListAuditEvents: {
+        parameters: {
+            query?: {
+                limit?: components["parameters"]["Limit"];
+                cursor?: components["parameters"]["Cursor"];
+                organization_id?: string;
+                /** @description user_…, key_… or platform */
+                actor?: components["parameters"]["AuditActor"];
+                /** @description E.g. api_key.created, or api_key. for all of them. */
+                action?: components["parameters"]["AuditAction"];
+                /** @description The id of what was changed */
+                target?: components["parameters"]["AuditTarget"];
+                request_id?: components["parameters"]["AuditRequest"];
+                /** @description From this instant on */
+                since?: components["parameters"]["Since"];
+                /** @description Before this instant */
+                until?: components["parameters"]["Until"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Events, newest first */
+            200: {
+                headers: {
+                    Link: components["headers"]["Link"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditEventList"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    adminExportAuditEvents: {
+        parameters: {
+            query: {
+                /** @description An organization's, or `platform`. */
+                organization_id: string;
+                /** @description From this instant on */
+                since?: components["parameters"]["Since"];
+                /** @description Before this instant */
+                until?: components["parameters"]["Until"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Lines */
+            200: {
+                headers: {
+                    "Content-Disposition"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
                 };
             };
             default: components["responses"]["Problem"];

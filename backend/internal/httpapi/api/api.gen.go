@@ -612,6 +612,7 @@ func (e RatePer) Valid() bool {
 const (
 	ScopeAdminRead     Scope = "admin:read"
 	ScopeAdminWrite    Scope = "admin:write"
+	ScopeAuditRead     Scope = "audit:read"
 	ScopeBillingRead   Scope = "billing:read"
 	ScopeBillingWrite  Scope = "billing:write"
 	ScopeEventsRead    Scope = "events:read"
@@ -629,6 +630,8 @@ func (e Scope) Valid() bool {
 	case ScopeAdminRead:
 		return true
 	case ScopeAdminWrite:
+		return true
+	case ScopeAuditRead:
 		return true
 	case ScopeBillingRead:
 		return true
@@ -925,6 +928,38 @@ type AttestationRequest struct {
 
 	// Request Number of the request within the lease, from 1
 	Request int `json:"request"`
+}
+
+// AuditEvent defines model for AuditEvent.
+type AuditEvent struct {
+	// Action Example: api_key.created
+	Action string `json:"action"`
+
+	// Actor user_…, key_… or platform
+	Actor  string                  `json:"actor"`
+	After  *map[string]interface{} `json:"after,omitempty"`
+	At     time.Time               `json:"at"`
+	Before *map[string]interface{} `json:"before,omitempty"`
+
+	// Hash Of the event and of the hash before it
+	Hash *string `json:"hash,omitempty"`
+	ID   string  `json:"id"`
+
+	// OrganizationID Left out: the platform's own
+	OrganizationID *string `json:"organization_id,omitempty"`
+	RequestID      *string `json:"request_id,omitempty"`
+
+	// Seq Its number in the organization's chain; left out for a moment, until it is chained.
+	Seq *int64 `json:"seq,omitempty"`
+
+	// Source The address that the request came from
+	Source *string `json:"source,omitempty"`
+	Target string  `json:"target"`
+}
+
+// AuditEventList defines model for AuditEventList.
+type AuditEventList struct {
+	Items []AuditEvent `json:"items"`
 }
 
 // AvailabilitySearch Give `window`, or `earliest`, `latest_end` and `duration_seconds`, or `duration_seconds` alone for on-demand.
@@ -2449,6 +2484,18 @@ type APIKeyID = string
 // AllocationID defines model for AllocationID.
 type AllocationID = string
 
+// AuditAction defines model for AuditAction.
+type AuditAction = string
+
+// AuditActor defines model for AuditActor.
+type AuditActor = string
+
+// AuditRequest defines model for AuditRequest.
+type AuditRequest = string
+
+// AuditTarget defines model for AuditTarget.
+type AuditTarget = string
+
 // Cursor defines model for Cursor.
 type Cursor = string
 
@@ -2485,11 +2532,52 @@ type QuoteID = string
 // SSHKeyID defines model for SSHKeyID.
 type SSHKeyID = string
 
+// Since defines model for Since.
+type Since = time.Time
+
+// Until defines model for Until.
+type Until = time.Time
+
 // Wait defines model for Wait.
 type Wait = string
 
 // WebhookEndpointID defines model for WebhookEndpointID.
 type WebhookEndpointID = string
+
+// AdminListAuditEventsParams defines parameters for AdminListAuditEvents.
+type AdminListAuditEventsParams struct {
+	Limit          *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
+	Cursor         *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+	OrganizationID *string `form:"organization_id,omitempty" json:"organization_id,omitempty"`
+
+	// Actor user_…, key_… or platform
+	Actor *AuditActor `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Action E.g. api_key.created, or api_key. for all of them.
+	Action *AuditAction `form:"action,omitempty" json:"action,omitempty"`
+
+	// Target The id of what was changed
+	Target    *AuditTarget  `form:"target,omitempty" json:"target,omitempty"`
+	RequestID *AuditRequest `form:"request_id,omitempty" json:"request_id,omitempty"`
+
+	// Since From this instant on
+	Since *Since `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Before this instant
+	Until *Until `form:"until,omitempty" json:"until,omitempty"`
+}
+
+// AdminExportAuditEventsParams defines parameters for AdminExportAuditEvents.
+type AdminExportAuditEventsParams struct {
+	// OrganizationID An organization's, or `platform`.
+	OrganizationID string `form:"organization_id" json:"organization_id"`
+
+	// Since From this instant on
+	Since *Since `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Before this instant
+	Until *Until `form:"until,omitempty" json:"until,omitempty"`
+}
 
 // AdminCreateEnrollmentTokenParams defines parameters for AdminCreateEnrollmentToken.
 type AdminCreateEnrollmentTokenParams struct {
@@ -2607,6 +2695,37 @@ type CreateAPIKeyParams struct {
 type DeleteAPIKeyParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// ListAuditEventsParams defines parameters for ListAuditEvents.
+type ListAuditEventsParams struct {
+	Limit  *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Actor user_…, key_… or platform
+	Actor *AuditActor `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Action E.g. api_key.created, or api_key. for all of them.
+	Action *AuditAction `form:"action,omitempty" json:"action,omitempty"`
+
+	// Target The id of what was changed
+	Target    *AuditTarget  `form:"target,omitempty" json:"target,omitempty"`
+	RequestID *AuditRequest `form:"request_id,omitempty" json:"request_id,omitempty"`
+
+	// Since From this instant on
+	Since *Since `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Before this instant
+	Until *Until `form:"until,omitempty" json:"until,omitempty"`
+}
+
+// ExportAuditEventsParams defines parameters for ExportAuditEvents.
+type ExportAuditEventsParams struct {
+	// Since From this instant on
+	Since *Since `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Before this instant
+	Until *Until `form:"until,omitempty" json:"until,omitempty"`
 }
 
 // GetAvailabilityParams defines parameters for GetAvailability.
@@ -2959,6 +3078,12 @@ type ServerInterface interface {
 	// GetReadiness The process can serve
 	// (GET /readyz)
 	GetReadiness(c *gin.Context)
+	// AdminListAuditEvents Everybody's audit log
+	// (GET /v1/admin/audit-events)
+	AdminListAuditEvents(c *gin.Context, params AdminListAuditEventsParams)
+	// AdminExportAuditEvents One chain of the audit log as JSON lines
+	// (GET /v1/admin/audit-events/export)
+	AdminExportAuditEvents(c *gin.Context, params AdminExportAuditEventsParams)
 	// AdminGetCapacity Capacity by site and hardware, delivered, healthy, reserved, active
 	// (GET /v1/admin/capacity)
 	AdminGetCapacity(c *gin.Context)
@@ -3034,6 +3159,12 @@ type ServerInterface interface {
 	// DeleteAPIKey Revoke an API key
 	// (DELETE /v1/api-keys/{api_key_id})
 	DeleteAPIKey(c *gin.Context, apiKeyID APIKeyID, params DeleteAPIKeyParams)
+	// ListAuditEvents Who changed what in your organization, and who logged in
+	// (GET /v1/audit-events)
+	ListAuditEvents(c *gin.Context, params ListAuditEventsParams)
+	// ExportAuditEvents The audit log as JSON lines
+	// (GET /v1/audit-events/export)
+	ExportAuditEvents(c *gin.Context, params ExportAuditEventsParams)
 	// GetAvailability The calendar, free instances per time step
 	// (GET /v1/availability)
 	GetAvailability(c *gin.Context, params GetAvailabilityParams)
@@ -3251,6 +3382,140 @@ func (siw *ServerInterfaceWrapper) GetReadiness(c *gin.Context) {
 	}
 
 	siw.Handler.GetReadiness(c)
+}
+
+// AdminListAuditEvents operation middleware
+func (siw *ServerInterfaceWrapper) AdminListAuditEvents(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminListAuditEventsParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", c.Request.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter limit: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", c.Request.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter cursor: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "organization_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "organization_id", c.Request.URL.Query(), &params.OrganizationID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter organization_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "actor", c.Request.URL.Query(), &params.Actor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter actor: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "action" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "action", c.Request.URL.Query(), &params.Action, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter action: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "target" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "target", c.Request.URL.Query(), &params.Target, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter target: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "request_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "request_id", c.Request.URL.Query(), &params.RequestID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter request_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", c.Request.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter since: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "until" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "until", c.Request.URL.Query(), &params.Until, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter until: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminListAuditEvents(c, params)
+}
+
+// AdminExportAuditEvents operation middleware
+func (siw *ServerInterfaceWrapper) AdminExportAuditEvents(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AdminExportAuditEventsParams
+
+	// ------------- Required query parameter "organization_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "organization_id", c.Request.URL.Query(), &params.OrganizationID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter organization_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", c.Request.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter since: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "until" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "until", c.Request.URL.Query(), &params.Until, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter until: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdminExportAuditEvents(c, params)
 }
 
 // AdminGetCapacity operation middleware
@@ -4273,6 +4538,124 @@ func (siw *ServerInterfaceWrapper) DeleteAPIKey(c *gin.Context) {
 	}
 
 	siw.Handler.DeleteAPIKey(c, apiKeyID, params)
+}
+
+// ListAuditEvents operation middleware
+func (siw *ServerInterfaceWrapper) ListAuditEvents(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditEventsParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", c.Request.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter limit: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", c.Request.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter cursor: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "actor", c.Request.URL.Query(), &params.Actor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter actor: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "action" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "action", c.Request.URL.Query(), &params.Action, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter action: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "target" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "target", c.Request.URL.Query(), &params.Target, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter target: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "request_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "request_id", c.Request.URL.Query(), &params.RequestID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter request_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", c.Request.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter since: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "until" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "until", c.Request.URL.Query(), &params.Until, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter until: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListAuditEvents(c, params)
+}
+
+// ExportAuditEvents operation middleware
+func (siw *ServerInterfaceWrapper) ExportAuditEvents(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ExportAuditEventsParams
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", c.Request.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter since: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "until" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "until", c.Request.URL.Query(), &params.Until, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter until: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ExportAuditEvents(c, params)
 }
 
 // GetAvailability operation middleware
@@ -6449,6 +6832,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/webhook-endpoints/:webhook_endpoint_id/deliveries", wrapper.ListWebhookDeliveries)
 	router.GET(options.BaseURL+"/v1/webhook-endpoints/:webhook_endpoint_id/deliveries/:delivery_id", wrapper.GetWebhookDelivery)
 	router.POST(options.BaseURL+"/v1/webhook-endpoints/:webhook_endpoint_id/replays", wrapper.ReplayWebhookDeliveries)
+	router.GET(options.BaseURL+"/v1/audit-events", wrapper.ListAuditEvents)
+	router.GET(options.BaseURL+"/v1/audit-events/export", wrapper.ExportAuditEvents)
 	router.GET(options.BaseURL+"/v1/admin/sites", wrapper.AdminListSites)
 	router.POST(options.BaseURL+"/v1/admin/sites", wrapper.AdminCreateSite)
 	router.POST(options.BaseURL+"/v1/admin/enrollment-tokens", wrapper.AdminCreateEnrollmentToken)
@@ -6470,6 +6855,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/admin/organizations", wrapper.AdminListOrganizations)
 	router.GET(options.BaseURL+"/v1/admin/leases", wrapper.AdminListLeases)
 	router.GET(options.BaseURL+"/v1/admin/capacity", wrapper.AdminGetCapacity)
+	router.GET(options.BaseURL+"/v1/admin/audit-events", wrapper.AdminListAuditEvents)
+	router.GET(options.BaseURL+"/v1/admin/audit-events/export", wrapper.AdminExportAuditEvents)
 	router.GET(options.BaseURL+"/v1/admin/doctor", wrapper.AdminRunDoctor)
 	router.GET(options.BaseURL+"/healthz", wrapper.GetHealth)
 	router.GET(options.BaseURL+"/readyz", wrapper.GetReadiness)
@@ -6634,6 +7021,131 @@ type GetReadinessdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response GetReadinessdefaultApplicationProblemPlusJSONResponse) VisitGetReadinessResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminListAuditEventsRequestObject struct {
+	Params AdminListAuditEventsParams
+}
+
+type AdminListAuditEventsResponseObject interface {
+	VisitAdminListAuditEventsResponse(w http.ResponseWriter) error
+}
+
+type AdminListAuditEvents200ResponseHeaders struct {
+	Link *string
+}
+
+type AdminListAuditEvents200JSONResponse struct {
+	Body    AuditEventList
+	Headers AdminListAuditEvents200ResponseHeaders
+}
+
+func (response AdminListAuditEvents200JSONResponse) VisitAdminListAuditEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Link != nil {
+		w.Header().Set("Link", fmt.Sprint(*response.Headers.Link))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminListAuditEventsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminListAuditEventsdefaultApplicationProblemPlusJSONResponse) VisitAdminListAuditEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AdminExportAuditEventsRequestObject struct {
+	Params AdminExportAuditEventsParams
+}
+
+type AdminExportAuditEventsResponseObject interface {
+	VisitAdminExportAuditEventsResponse(w http.ResponseWriter) error
+}
+
+type AdminExportAuditEvents200ResponseHeaders struct {
+	ContentDisposition *string
+}
+
+type AdminExportAuditEvents200ApplicationXNdjsonResponse struct {
+	Body          io.Reader
+	Headers       AdminExportAuditEvents200ResponseHeaders
+	ContentLength int64
+}
+
+func (response AdminExportAuditEvents200ApplicationXNdjsonResponse) VisitAdminExportAuditEventsResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.ContentDisposition != nil {
+		w.Header().Set("Content-Disposition", fmt.Sprint(*response.Headers.ContentDisposition))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type AdminExportAuditEventsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AdminExportAuditEventsdefaultApplicationProblemPlusJSONResponse) VisitAdminExportAuditEventsResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -7695,6 +8207,131 @@ type DeleteAPIKeydefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response DeleteAPIKeydefaultApplicationProblemPlusJSONResponse) VisitDeleteAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAuditEventsRequestObject struct {
+	Params ListAuditEventsParams
+}
+
+type ListAuditEventsResponseObject interface {
+	VisitListAuditEventsResponse(w http.ResponseWriter) error
+}
+
+type ListAuditEvents200ResponseHeaders struct {
+	Link *string
+}
+
+type ListAuditEvents200JSONResponse struct {
+	Body    AuditEventList
+	Headers ListAuditEvents200ResponseHeaders
+}
+
+func (response ListAuditEvents200JSONResponse) VisitListAuditEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Link != nil {
+		w.Header().Set("Link", fmt.Sprint(*response.Headers.Link))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAuditEventsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListAuditEventsdefaultApplicationProblemPlusJSONResponse) VisitListAuditEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportAuditEventsRequestObject struct {
+	Params ExportAuditEventsParams
+}
+
+type ExportAuditEventsResponseObject interface {
+	VisitExportAuditEventsResponse(w http.ResponseWriter) error
+}
+
+type ExportAuditEvents200ResponseHeaders struct {
+	ContentDisposition *string
+}
+
+type ExportAuditEvents200ApplicationXNdjsonResponse struct {
+	Body          io.Reader
+	Headers       ExportAuditEvents200ResponseHeaders
+	ContentLength int64
+}
+
+func (response ExportAuditEvents200ApplicationXNdjsonResponse) VisitExportAuditEventsResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.ContentDisposition != nil {
+		w.Header().Set("Content-Disposition", fmt.Sprint(*response.Headers.ContentDisposition))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type ExportAuditEventsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ExportAuditEventsdefaultApplicationProblemPlusJSONResponse) VisitExportAuditEventsResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -10023,6 +10660,12 @@ type StrictServerInterface interface {
 	// GetReadiness The process can serve
 	// (GET /readyz)
 	GetReadiness(ctx context.Context, request GetReadinessRequestObject) (GetReadinessResponseObject, error)
+	// AdminListAuditEvents Everybody's audit log
+	// (GET /v1/admin/audit-events)
+	AdminListAuditEvents(ctx context.Context, request AdminListAuditEventsRequestObject) (AdminListAuditEventsResponseObject, error)
+	// AdminExportAuditEvents One chain of the audit log as JSON lines
+	// (GET /v1/admin/audit-events/export)
+	AdminExportAuditEvents(ctx context.Context, request AdminExportAuditEventsRequestObject) (AdminExportAuditEventsResponseObject, error)
 	// AdminGetCapacity Capacity by site and hardware, delivered, healthy, reserved, active
 	// (GET /v1/admin/capacity)
 	AdminGetCapacity(ctx context.Context, request AdminGetCapacityRequestObject) (AdminGetCapacityResponseObject, error)
@@ -10098,6 +10741,12 @@ type StrictServerInterface interface {
 	// DeleteAPIKey Revoke an API key
 	// (DELETE /v1/api-keys/{api_key_id})
 	DeleteAPIKey(ctx context.Context, request DeleteAPIKeyRequestObject) (DeleteAPIKeyResponseObject, error)
+	// ListAuditEvents Who changed what in your organization, and who logged in
+	// (GET /v1/audit-events)
+	ListAuditEvents(ctx context.Context, request ListAuditEventsRequestObject) (ListAuditEventsResponseObject, error)
+	// ExportAuditEvents The audit log as JSON lines
+	// (GET /v1/audit-events/export)
+	ExportAuditEvents(ctx context.Context, request ExportAuditEventsRequestObject) (ExportAuditEventsResponseObject, error)
 	// GetAvailability The calendar, free instances per time step
 	// (GET /v1/availability)
 	GetAvailability(ctx context.Context, request GetAvailabilityRequestObject) (GetAvailabilityResponseObject, error)
@@ -10402,6 +11051,58 @@ func (sh *strictHandler) GetReadiness(ctx *gin.Context) {
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(GetReadinessResponseObject); ok {
 		if err := validResponse.VisitGetReadinessResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminListAuditEvents operation middleware
+func (sh *strictHandler) AdminListAuditEvents(ctx *gin.Context, params AdminListAuditEventsParams) {
+	var request AdminListAuditEventsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminListAuditEvents(ctx, request.(AdminListAuditEventsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminListAuditEvents")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminListAuditEventsResponseObject); ok {
+		if err := validResponse.VisitAdminListAuditEventsResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AdminExportAuditEvents operation middleware
+func (sh *strictHandler) AdminExportAuditEvents(ctx *gin.Context, params AdminExportAuditEventsParams) {
+	var request AdminExportAuditEventsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AdminExportAuditEvents(ctx, request.(AdminExportAuditEventsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AdminExportAuditEvents")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(AdminExportAuditEventsResponseObject); ok {
+		if err := validResponse.VisitAdminExportAuditEventsResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
@@ -11253,6 +11954,58 @@ func (sh *strictHandler) DeleteAPIKey(ctx *gin.Context, apiKeyID APIKeyID, param
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(DeleteAPIKeyResponseObject); ok {
 		if err := validResponse.VisitDeleteAPIKeyResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListAuditEvents operation middleware
+func (sh *strictHandler) ListAuditEvents(ctx *gin.Context, params ListAuditEventsParams) {
+	var request ListAuditEventsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAuditEvents(ctx, request.(ListAuditEventsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAuditEvents")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(ListAuditEventsResponseObject); ok {
+		if err := validResponse.VisitListAuditEventsResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ExportAuditEvents operation middleware
+func (sh *strictHandler) ExportAuditEvents(ctx *gin.Context, params ExportAuditEventsParams) {
+	var request ExportAuditEventsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ExportAuditEvents(ctx, request.(ExportAuditEventsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ExportAuditEvents")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(ExportAuditEventsResponseObject); ok {
+		if err := validResponse.VisitExportAuditEventsResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
