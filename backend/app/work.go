@@ -65,6 +65,7 @@ const (
 	chainEvery  = time.Second
 	retainEvery = time.Hour
 	keepKeys    = 7 * 24 * time.Hour // how long an Idempotency-Key is remembered
+	keepTokens  = 30 * 24 * time.Hour // as long as a session lives without being refreshed: after that its tokens are refused anyway
 	forgetBatch = 1_000
 )
 
@@ -73,6 +74,15 @@ func (a *App) forgetRequests(ctx context.Context) error {
 	now := a.clock.Now()
 	if err := postgres.NewRateLimits(a.db).Forget(ctx, now.Add(-retainEvery)); err != nil {
 		return err
+	}
+	for {
+		gone, err := postgres.NewTenants(a.db).ForgetTokens(ctx, now.Add(-keepTokens), forgetBatch)
+		if err != nil {
+			return err
+		}
+		if gone < forgetBatch {
+			break
+		}
 	}
 	for {
 		gone, err := postgres.NewIdempotency(a.db).Forget(ctx, now.Add(-keepKeys), forgetBatch)

@@ -45,8 +45,11 @@ type Projects interface {
 // Sessions keeps sessions.
 type Sessions interface {
 	CreateSession(ctx context.Context, session Session) error
-	// SessionByRefreshHash finds the session whose present or previous refresh token has the hash, and locks its row; NotFound if none.
-	SessionByRefreshHash(ctx context.Context, hash []byte) (Session, error)
+	// SessionByToken finds the session that has or had the refresh token, and locks its row; NotFound if none.
+	SessionByToken(ctx context.Context, hash []byte) (Session, RefreshToken, error)
+	AddToken(ctx context.Context, session Session, token RefreshToken) error
+	// RetireTokens retires the traded token, and those of the session that were made before the instant; an earlier retirement's time stays.
+	RetireTokens(ctx context.Context, session ids.Session, traded []byte, madeBefore, at time.Time) error
 	UpdateSession(ctx context.Context, session Session) error
 	RevokeSession(ctx context.Context, id ids.Session, at time.Time) error
 }

@@ -1,7 +1,6 @@
 package tenant
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -20,7 +19,7 @@ type Session struct {
 	Org          ids.Org
 	User         ids.User
 	RefreshHash  []byte // SHA-256
-	PreviousHash []byte // of the token before; seeing it again means that somebody has a copy
+	PreviousHash []byte // of the token that was traded for it; the release before this one reads both
 	UserAgent    string
 	CreatedAt    time.Time
 	RefreshedAt  time.Time
@@ -146,6 +145,9 @@ func (s *Service) open(ctx context.Context, user User, in LogInInput) (Grant, er
 		if err := s.sessions.CreateSession(ctx, session); err != nil {
 			return err
 		}
+		if err := s.sessions.AddToken(ctx, session, RefreshToken{Hash: hash, CreatedAt: now}); err != nil {
+			return err
+		}
 		if s.passwords.outdated(user.PasswordHash) {
 			if err := s.rehash(ctx, user.ID, in.Password); err != nil {
 				return err
@@ -200,7 +202,19 @@ func (s *Service) grant(ctx context.Context, session Session, user User, member 
 	}, nil
 }
 
-// Refresh trades a refresh token for a new grant. The token before the present one ends the session, since it means that two parties
+// RefreshToken is one of a session's. Several may be good at a time: each tab that traded at once has its own.
+type RefreshToken struct {
+	Hash      []byte // SHA-256
+	CreatedAt time.Time
+	RetiredAt time.Time // zero: it was not traded yet
+}
+
+// refreshGrace is how long a traded token is good still. Two tabs share a cookie and trade it within a second of each other; an answer that
+// gets lost is asked for again within a few. A thief who is as quick gets a token too, which ends when the owner's is traded next; using it
+// after that ends the session.
+const refreshGrace = 30 * time.Second
+
+// Refresh trades a refresh token for a new grant. A token that was traded a while ago ends the session, since it means that two parties
 // have it; that, an unknown token, an ended session and a disabled person are all the same Unauthenticated fault.
 func (s *Service) Refresh(ctx context.Context, token string) (Grant, error) {
 	ctx = AsPlatform(ctx)
@@ -210,18 +224,19 @@ func (s *Service) Refresh(ctx context.Context, token string) (Grant, error) {
 		reused bool
 	)
 	err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
-		session, err := s.sessions.SessionByRefreshHash(ctx, hash)
+		session, found, err := s.sessions.SessionByToken(ctx, hash)
 		if err != nil {
 			return err
 		}
-		if !session.RevokedAt.IsZero() || !s.clock.Now().Before(session.ExpiresAt) {
+		now := s.clock.Now()
+		if !session.RevokedAt.IsZero() || !now.Before(session.ExpiresAt) {
 			return errSessionEnded()
 		}
-		if bytes.Equal(session.PreviousHash, hash) {
+		if !found.RetiredAt.IsZero() && now.Sub(found.RetiredAt) > refreshGrace {
 			reused = true // commits the revocation; the refusal follows
 			return s.revoke(ctx, session, "session.reuse_detected")
 		}
-		grant, err = s.rotate(ctx, session)
+		grant, err = s.rotate(ctx, session, found)
 		return err
 	})
 	switch {
@@ -238,7 +253,8 @@ func errSessionEnded() error {
 	return fault.New(fault.Unauthenticated, "session-ended", "the session has ended, log in again")
 }
 
-func (s *Service) rotate(ctx context.Context, session Session) (Grant, error) {
+// rotate gives the session another token in place of the one that was traded, and retires those that other tabs got a while ago.
+func (s *Service) rotate(ctx context.Context, session Session, traded RefreshToken) (Grant, error) {
 	user, err := s.accounts.User(ctx, session.User)
 	if err != nil {
 		return Grant{}, err
@@ -251,10 +267,16 @@ func (s *Service) rotate(ctx context.Context, session Session) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	session.PreviousHash, session.RefreshHash = session.RefreshHash, hash
+	session.PreviousHash, session.RefreshHash = traded.Hash, hash
 	session.RefreshedAt = s.clock.Now()
 	session.ExpiresAt = session.RefreshedAt.Add(s.options.RefreshTTL)
 	if err := s.sessions.UpdateSession(ctx, session); err != nil {
+		return Grant{}, err
+	}
+	if err := s.sessions.RetireTokens(ctx, session.ID, traded.Hash, session.RefreshedAt.Add(-refreshGrace), session.RefreshedAt); err != nil {
+		return Grant{}, err
+	}
+	if err := s.sessions.AddToken(ctx, session, RefreshToken{Hash: hash, CreatedAt: session.RefreshedAt}); err != nil {
 		return Grant{}, err
 	}
 	return s.grant(ctx, session, user, member, token)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,9 +59,58 @@ func TestARefreshTokenThatComesTwiceEndsTheSession(t *testing.T) {
 
 	first := w.nobody().do(http.MethodPost, "/v1/sessions/refresh", nil, withHeader("Cookie", stolen))
 	require.Equal(t, http.StatusCreated, first.status, first.text())
+	w.clock.Advance(time.Minute) // later than another tab would come
 	fresh, _, _ := strings.Cut(first.header.Get("Set-Cookie"), ";")
 	requireProblem(t, w.nobody().do(http.MethodPost, "/v1/sessions/refresh", nil, withHeader("Cookie", stolen)), http.StatusUnauthorized, "session-ended")
 	requireProblem(t, w.nobody().do(http.MethodPost, "/v1/sessions/refresh", nil, withHeader("Cookie", fresh)), http.StatusUnauthorized, "session-ended")
+}
+
+// cookieOf is the refresh cookie that an answer sets.
+func cookieOf(got answer) option {
+	cookie, _, _ := strings.Cut(got.header.Get("Set-Cookie"), ";")
+	return withHeader("Cookie", cookie)
+}
+
+// TestTabsThatRefreshAtOnceAllStayLoggedIn has many trade one cookie at the same instant, and then each of the cookies that the browser may be
+// left with.
+func TestTabsThatRefreshAtOnceAllStayLoggedIn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const tabs = 5
+	refresh := func(cookie option) answer { return w.nobody().do(http.MethodPost, "/v1/sessions/refresh", nil, cookie) }
+	for left := range tabs {
+		in := w.nobody().do(http.MethodPost, "/v1/sessions", map[string]any{"email": emails()[0], "password": password})
+		answers := make([]answer, tabs)
+		var group sync.WaitGroup
+		for i := range answers {
+			group.Go(func() { answers[i] = refresh(cookieOf(in)) })
+		}
+		group.Wait()
+		for _, got := range answers {
+			require.Equal(t, http.StatusCreated, got.status, got.text())
+		}
+		w.clock.Advance(15 * time.Minute)
+		next := refresh(cookieOf(answers[left]))
+		require.Equal(t, http.StatusCreated, next.status, "the cookie of tab %d is what is left: %s", left, next.text())
+		w.clock.Advance(15 * time.Minute)
+		require.Equal(t, http.StatusCreated, refresh(cookieOf(next)).status)
+	}
+}
+
+// TestAThiefWhoIsAsQuickAsATabIsFoundOutAtTheNextTrade: the thief has a token of its own, until the owner trades.
+func TestAThiefWhoIsAsQuickAsATabIsFoundOutAtTheNextTrade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	refresh := func(cookie option) answer { return w.nobody().do(http.MethodPost, "/v1/sessions/refresh", nil, cookie) }
+	in := w.nobody().do(http.MethodPost, "/v1/sessions", map[string]any{"email": emails()[0], "password": password})
+	owner, thief := refresh(cookieOf(in)), refresh(cookieOf(in))
+	require.Equal(t, http.StatusCreated, thief.status)
+	w.clock.Advance(15 * time.Minute)
+	owner = refresh(cookieOf(owner))
+	require.Equal(t, http.StatusCreated, owner.status)
+	w.clock.Advance(time.Minute)
+	requireProblem(t, refresh(cookieOf(thief)), http.StatusUnauthorized, "session-ended")
+	requireProblem(t, refresh(cookieOf(owner)), http.StatusUnauthorized, "session-ended")
 }
 
 func TestAnotherSiteCannotUseTheCookie(t *testing.T) {

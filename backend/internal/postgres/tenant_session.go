@@ -49,10 +49,66 @@ func (s *Tenants) CreateSession(ctx context.Context, session tenant.Session) err
 	return nil
 }
 
-// SessionByRefreshHash implements tenant.Sessions.
-func (s *Tenants) SessionByRefreshHash(ctx context.Context, hash []byte) (tenant.Session, error) {
-	find := conn(ctx).Clauses(clause.Locking{Strength: "NO KEY UPDATE"}).Where("refresh_hash = ? OR previous_hash = ?", hash, hash)
-	return takeOne(find, toSession, "session")
+type sessionTokenRow struct {
+	Hash      []byte
+	SessionID ids.Session
+	OrgID     ids.Org
+	CreatedAt time.Time
+	RetiredAt *time.Time
+}
+
+func (sessionTokenRow) TableName() string { return "session_token" }
+
+// SessionByToken implements tenant.Sessions. The session is locked before its token is read: who comes second sees what the first made of it.
+// A session that the release before this one has refreshed has a token in its own row only.
+func (s *Tenants) SessionByToken(ctx context.Context, hash []byte) (tenant.Session, tenant.RefreshToken, error) {
+	find := conn(ctx).Clauses(clause.Locking{Strength: "NO KEY UPDATE"}).
+		Where("id IN (SELECT session_id FROM session_token WHERE hash = ?) OR refresh_hash = ?", hash, hash)
+	session, err := takeOne(find, toSession, "session")
+	if err != nil {
+		return tenant.Session{}, tenant.RefreshToken{}, err
+	}
+	var rows []sessionTokenRow
+	if err := conn(ctx).Where("hash = ?", hash).Limit(1).Find(&rows).Error; err != nil {
+		return tenant.Session{}, tenant.RefreshToken{}, fmt.Errorf("read refresh token: %w", err)
+	}
+	if len(rows) == 0 {
+		return session, tenant.RefreshToken{Hash: hash, CreatedAt: session.RefreshedAt}, nil
+	}
+	return session, tenant.RefreshToken{Hash: hash, CreatedAt: rows[0].CreatedAt.UTC(), RetiredAt: instant(rows[0].RetiredAt)}, nil
+}
+
+// AddToken implements tenant.Sessions; only the platform may.
+func (s *Tenants) AddToken(ctx context.Context, session tenant.Session, token tenant.RefreshToken) error {
+	row := sessionTokenRow{Hash: token.Hash, SessionID: session.ID, OrgID: session.Org, CreatedAt: token.CreatedAt}
+	if err := conn(ctx).Create(&row).Error; err != nil {
+		return fmt.Errorf("insert refresh token: %w", err)
+	}
+	return nil
+}
+
+// RetireTokens implements tenant.Sessions; only the platform may.
+func (s *Tenants) RetireTokens(ctx context.Context, session ids.Session, traded []byte, madeBefore, at time.Time) error {
+	err := conn(ctx).Model(&sessionTokenRow{}).Where("session_id = ? AND retired_at IS NULL AND (hash = ? OR created_at < ?)", session, traded, madeBefore).
+		Update("retired_at", at).Error
+	if err != nil {
+		return fmt.Errorf("retire refresh tokens: %w", err)
+	}
+	return nil
+}
+
+// ForgetTokens deletes up to limit refresh tokens that were retired before the instant, and returns how many.
+func (s *Tenants) ForgetTokens(ctx context.Context, before time.Time, limit int) (int, error) {
+	var gone int64
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
+		done := conn(ctx).Exec("DELETE FROM session_token WHERE hash IN (SELECT hash FROM session_token WHERE retired_at < ? LIMIT ?)", before, limit)
+		gone = done.RowsAffected
+		return done.Error
+	})
+	if err != nil {
+		return 0, fmt.Errorf("forget refresh tokens: %w", err)
+	}
+	return int(gone), nil
 }
 
 // UpdateSession implements tenant.Sessions: the tokens and their times.
