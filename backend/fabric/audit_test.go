@@ -70,7 +70,7 @@ func TestAnAuditHoldsEveryPortAgainstTheRows(t *testing.T) {
 			[]string{"missing_key: HCA port lacks 0x7fff"},
 			1,
 		},
-		"an unknown GUID": {func(w *world) { w.subnet.add(0xdead) }, fabric.AuditDeviating, []string{"unknown_port: is a port of no machine that we know"}, 1},
+		"an unknown GUID": {func(w *world) { w.subnet.add(0xdead) }, fabric.AuditDeviating, []string{"unknown_port: is a port of no machine that we know"}, 0},
 		"a port that cannot be read is unknown, not clean": {
 			func(w *world) { w.subnet.of(w.nodes[2].port).dark = true }, fabric.AuditUnknown,
 			[]string{"unreadable: HCA port could not be read"},
@@ -471,6 +471,21 @@ func TestWhatAnAdminDismissesIsOverUntilItIsSeenAgain(t *testing.T) {
 	w.subnet.of(0xdead).dark = false
 	w.audit()
 	require.Equal(t, fabric.Broken, w.status(id), "it was not")
+}
+
+func TestAStrangersPortIsAnAlarmWhenItStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.subnet.add(0xdead)
+	w.subnet.add(0xbeef)
+	w.audit()
+	require.Zero(t, w.alarms("fabric.drift"), "a machine is on the fabric before its agent has said so")
+	delete(w.subnet.links, 0xbeef) // one that was only being tried
+	for range 3 {
+		w.clock.Advance(time.Minute)
+		w.audit()
+		require.Equal(t, 1, w.alarms("fabric.drift"), "the one that stays, and once")
+	}
 }
 
 func TestAManagersPortMayBeAFullMemberAndNoOther(t *testing.T) {

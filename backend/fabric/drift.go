@@ -271,7 +271,7 @@ func (s *Service) note(ctx context.Context, subnet Subnet, v sight, c comparison
 			found[key{d.Port, d.What}] = d
 		}
 	}
-	var changed, fresh, hopeless []Drift
+	var changed, fresh, hopeless, lasting []Drift
 	for _, d := range open {
 		at := key{d.Port, d.What}
 		_, lasts := found[at]
@@ -289,6 +289,9 @@ func (s *Service) note(ctx context.Context, subnet Subnet, v sight, c comparison
 		case over:
 			d.EndedAt = v.at
 		case lasts:
+			if d.Kind == UnknownPort && d.SeenAt.Sub(d.Onset) < s.Policy.StrangerAfter && v.at.Sub(d.Onset) >= s.Policy.StrangerAfter {
+				lasting = append(lasting, d)
+			}
 			d.SeenAt = v.at
 		}
 		if !over && tried && d.Attempts >= s.Policy.Repairs {
@@ -304,7 +307,8 @@ func (s *Service) note(ctx context.Context, subnet Subnet, v sight, c comparison
 	if err := s.Partitions.PutDrift(ctx, slices.Concat(changed, fresh)); err != nil {
 		return err
 	}
-	if err := s.alarm(ctx, subnet, "fabric.drift", fresh, v.at); err != nil {
+	told := slices.DeleteFunc(slices.Clone(fresh), func(d Drift) bool { return d.Kind == UnknownPort })
+	if err := s.alarm(ctx, subnet, "fabric.drift", append(told, lasting...), v.at); err != nil {
 		return err
 	}
 	if err := s.alarm(ctx, subnet, "fabric.repair_failed", hopeless, v.at); err != nil {

@@ -144,6 +144,7 @@ type Policy struct {
 	FreshFor        time.Duration // how old the first witness's word may be in an attestation
 	AuditEvery      time.Duration // how often every port is read
 	Repairs         int           // how often drift is repaired before a person must
+	StrangerAfter   time.Duration // how long a port of no machine that we know must last to be an alarm: machines come before their reports
 }
 
 // DefaultPolicy is for real fabrics.
@@ -151,7 +152,7 @@ func DefaultPolicy() Policy {
 	return Policy{
 		PickUpWithin: 30 * time.Second, SweepWithin: 2 * time.Minute, WitnessIn: time.Minute, Retry: time.Second, RetryCap: 30 * time.Second,
 		SecondLook: 2 * time.Second, Rest: 10 * time.Minute, FreshFor: 10 * time.Minute,
-		AuditEvery: 5 * time.Minute, Repairs: 3,
+		AuditEvery: 5 * time.Minute, Repairs: 3, StrangerAfter: 30 * time.Second,
 	}
 }
 

@@ -139,6 +139,7 @@ const (
 	Pending        ChangeState = "pending"
 	ChangeAccepted ChangeState = "accepted"
 	Rejected       ChangeState = "rejected"
+	Withdrawn      ChangeState = "withdrawn" // a later report agreed with what was accepted: nobody had to decide
 )
 
 // Change is a difference between a report and what was accepted.

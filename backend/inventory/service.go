@@ -188,7 +188,7 @@ func (s *Service) take(ctx context.Context, node *Node, report protocol.NodeInve
 		// It is again what was accepted (a GPU is back on its bus, say): there is nothing left to decide. Left pending, the difference
 		// would keep the node from passing its tests for ever.
 		node.Reported = nil
-		return nil, s.nodes.SettleChanges(ctx, node.ID, Rejected)
+		return nil, s.nodes.SettleChanges(ctx, node.ID, Withdrawn)
 	}
 	node.Reported = &report
 	return changes, s.nodes.AddChanges(ctx, node.ID, changes)

@@ -28,7 +28,7 @@ func fabricListCommand(o *options) *cobra.Command {
 				return err
 			}
 			return p.list(all, func(w io.Writer) {
-				row(w, "FABRIC", "SITE", "MANAGER", "PARTITIONS", "SEEN", "ID")
+				row(w, "FABRIC", "SITE", "MANAGER", "PARTITIONS", "TOPOLOGY READ", "ID")
 				for _, f := range all.Items {
 					seen := "never"
 					if f.ObservedAt != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/leasehold/leasehold/backend/fault"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/internal/httpapi/api"
 	"github.com/leasehold/leasehold/backend/lease"
@@ -76,6 +77,9 @@ func (a Leases) GetLeaseMetrics(ctx context.Context, r api.GetLeaseMetricsReques
 	id, err := idFromPath[ids.Lease](r.LeaseID)
 	if err != nil {
 		return nil, err
+	}
+	if from, to := r.Params.From, r.Params.To; from != nil && to != nil && !from.Before(*to) {
+		return nil, fault.New(fault.Invalid, "invalid-period", "the period ends before it begins").At("/to", "must be later than from")
 	}
 	d, err := a.Leases.Get(ctx, id)
 	if err != nil {

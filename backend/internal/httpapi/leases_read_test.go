@@ -216,6 +216,14 @@ func TestEventsAreStreamedFromWhereTheClientWas(t *testing.T) {
 	require.Empty(t, seen(), "after a final lease's last event the stream ends")
 }
 
+func TestAPeriodOfSamplesThatEndsBeforeItBeginsIsRefused(t *testing.T) {
+	t.Parallel()
+	l := newLeased(t)
+	path := "/v1/leases/" + l.id.String() + "/metrics?from=2026-03-01T12:00:00Z&to="
+	requireProblem(t, l.do(http.MethodGet, path+"2026-03-01T11:00:00Z", nil), http.StatusUnprocessableEntity, "invalid-period")
+	require.Equal(t, http.StatusOK, l.do(http.MethodGet, path+"2026-03-01T12:00:01Z", nil).status)
+}
+
 func TestProofsAtWillAreBounded(t *testing.T) {
 	t.Parallel()
 	m := newMatrix(t, func(d *httpapi.Deps) {

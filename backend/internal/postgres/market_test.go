@@ -178,7 +178,7 @@ func TestADifferenceThatWentAwayByItselfKeepsNoNodeOffTheMarket(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, detail.Changes, "that it happened stays known")
 	for _, c := range detail.Changes {
-		require.Equal(t, inventory.Rejected, c.State, c.Words())
+		require.Equal(t, inventory.Withdrawn, c.State, c.Words())
 	}
 	detail, err = s.inventory.SetState(ctx, node.ID, detail.Node.Version, inventory.Move{To: inventory.Maintenance})
 	require.NoError(t, err)
