@@ -158,11 +158,11 @@ func TestAnAgentThatDiesLeavesItsTenantsAtWork(t *testing.T) {
 // endContainer ends the container's first process behind the driver's back.
 func (m *tenant) endContainer() {
 	m.t.Helper()
-	runc := func(args ...string) string {
-		out, err := exec.CommandContext(m.t.Context(), "runc", append([]string{"--root", m.cfg.Run + "/oci"}, args...)...).CombinedOutput() //nolint:gosec // the test's own words
+	oci := func(args ...string) string {
+		out, err := exec.CommandContext(m.t.Context(), runtimeProgram(), append([]string{"--root", m.cfg.Run + "/oci"}, args...)...).CombinedOutput() //nolint:gosec // the test's own words
 		require.NoError(m.t, err, string(out))
 		return string(out)
 	}
-	runc("kill", "--all", m.cfg.Name+"-000", "KILL")
-	require.Eventually(m.t, func() bool { return strings.Contains(runc("state", m.cfg.Name+"-000"), `"stopped"`) }, 10*time.Second, 10*time.Millisecond)
+	oci("kill", "--all", m.cfg.Name+"-000", "KILL")
+	require.Eventually(m.t, func() bool { return strings.Contains(oci("state", m.cfg.Name+"-000"), `"stopped"`) }, 10*time.Second, 10*time.Millisecond)
 }

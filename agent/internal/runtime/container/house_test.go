@@ -5,6 +5,7 @@ package container_test
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -84,7 +85,7 @@ func (h *house) build() {
 		ScratchBytes: 256 << 20, Processes: 160,
 	}
 	h.cfg.Dir, h.cfg.Images, h.cfg.CDIDirs = filepath.Join(h.dir, "containers"), filepath.Join(h.dir, "images"), []string{filepath.Join(h.dir, "cdi")}
-	h.cfg.Slots, h.cfg.GPU, h.cfg.Now, h.cfg.Runtime, h.cfg.Init = 16, h.gpus, now, "runc", "catatonit"
+	h.cfg.Slots, h.cfg.GPU, h.cfg.Now, h.cfg.Runtime, h.cfg.Init = 16, h.gpus, now, runtimeProgram(), "catatonit"
 	h.cfg.Machine = func(context.Context) (container.Machine, error) { return h.machine, nil }
 	h.cfg.Run = filepath.Join("/run/leasehold", h.cfg.Name)
 	if h.cfg.Log == nil {
@@ -110,6 +111,9 @@ func (h *house) abandon() {
 }
 
 func quiet(int, string) {}
+
+// runtimeProgram is runc, or what LEASEHOLD_TEST_OCI_RUNTIME says.
+func runtimeProgram() string { return cmp.Or(os.Getenv("LEASEHOLD_TEST_OCI_RUNTIME"), "runc") }
 
 // uniqueName keeps tests of all packages and processes apart: control groups and interfaces are the machine's.
 func uniqueName(t *testing.T) string {

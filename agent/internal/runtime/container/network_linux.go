@@ -57,7 +57,7 @@ func (d *Driver) connect(ctx context.Context, p place, pid int) error {
 			return err
 		}
 	}
-	handle, err := netlink.NewHandle()
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("lay wire: %w", err)
 	}
@@ -82,7 +82,7 @@ func connectGuest(pid int, host, guest netip.Prefix) error {
 		if err := sysctl("ipv6/conf/all/disable_ipv6", "1"); err != nil {
 			return err
 		}
-		handle, err := netlink.NewHandle()
+		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return fmt.Errorf("lay wire: %w", err)
 		}
