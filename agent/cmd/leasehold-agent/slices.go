@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -127,8 +128,14 @@ func (s *sliceOptions) wayOut() (container.Egress, error) {
 	if s.egress == "" {
 		return egress, nil
 	}
+	if !regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,15}$`).MatchString(s.egress) {
+		return egress, fmt.Errorf("--egress: %q is no interface's name", s.egress)
+	}
 	var err error
 	if egress.Pool, err = netip.ParsePrefix(s.pool); err != nil {
+		return egress, fmt.Errorf("--egress-pool: %w", err)
+	}
+	if err := egress.Validate(); err != nil {
 		return egress, fmt.Errorf("--egress-pool: %w", err)
 	}
 	for _, text := range s.closed {

@@ -22,12 +22,20 @@ const guestLink = "eth0"
 // hostLink is the name of the host's end of a place's wire. All of one driver's begin alike, which the packet filter relies on.
 func (d *Driver) hostLink(p place) string { return d.id(p) }
 
+// Validate says what is wrong with the pool: two addresses are needed for each of at most 256 slots.
+func (e Egress) Validate() error {
+	if !e.Pool.Addr().Is4() || e.Pool.Bits() > 32-9 {
+		return fmt.Errorf("the pool of addresses %s is not a network of IPv4 of at least /23", e.Pool)
+	}
+	return nil
+}
+
 // addresses returns the two ends of a place's wire.
 func (e Egress) addresses(p place) (host, guest netip.Prefix, err error) {
-	base := e.Pool.Masked().Addr()
-	if !base.Is4() || e.Pool.Bits() > 32-9 { // two addresses for each of 256 slots
-		return host, guest, fmt.Errorf("the pool of addresses %s is not a network of IPv4 of at least /23", e.Pool)
+	if err := e.Validate(); err != nil {
+		return host, guest, err
 	}
+	base := e.Pool.Masked().Addr()
 	octets := base.As4()
 	binary.BigEndian.PutUint32(octets[:], binary.BigEndian.Uint32(octets[:])+uint32(2*p.Slots.From)) //nolint:gosec // slots are few
 	first := netip.AddrFrom4(octets)
