@@ -319,8 +319,8 @@ func (t *turn) silent(ctx context.Context, open []loss) ([]loss, error) {
 	return silent, nil
 }
 
-// replace swaps a lost instance for another node's slots, and reports whether it could. The lost one stays with the lease, to be
-// cleaned with the rest; its node, where it is to blame, is sold to nobody else until an admin has seen to it.
+// replace swaps a lost instance for another node's slots, and reports whether it could. The lost one is cleaned at the lease's end, with the
+// rest, or before when an admin has its node tested again; its node, where it is to blame, is sold to nobody else until an admin has seen to it.
 func (t *turn) replace(ctx context.Context, l loss) (bool, error) {
 	if l.op.Fault == nil || l.op.Fault.Code != protocol.FaultSilent {
 		if err := t.fail(ctx, l); err != nil {
@@ -331,7 +331,12 @@ func (t *turn) replace(ctx context.Context, l loss) (bool, error) {
 	if err != nil || by.IsZero() {
 		return false, err
 	}
-	if err := t.move(ctx, l.ID, lease.Cleaning, func(a *lease.Allocation) { a.ReplacedBy, a.Reason = by, l.op.trouble() }); err != nil {
+	// A new epoch: whatever the old node was told to do for this lease and has not done is fenced by the first order to clean up.
+	epoch, err := t.Allocations.NextEpoch(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := t.move(ctx, l.ID, lease.Cleaning, func(a *lease.Allocation) { a.ReplacedBy, a.Reason, a.Epoch = by, l.op.trouble(), epoch }); err != nil {
 		return false, err
 	}
 	swap := about(l.Instance)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/fault"
@@ -13,8 +14,8 @@ import (
 	"github.com/leasehold/leasehold/backend/outbox"
 )
 
-// Reclaim takes slots out of quarantine: what leases that are over left on a node which an admin has tested again is closed, seen
-// clear and wiped once more, by the rules of a lease's own end, and only then does the node come back to the market. What fails for
+// Reclaim takes slots out of quarantine: what leases left on a node which an admin has tested again, because they are over or have another
+// node instead, is closed, seen clear and wiped once more, by the rules of a lease's own end, and only then does the node come back to the market. What fails for
 // good is quarantined again, and the node with it.
 //
 // Like Service it has no memory of its own: each method looks at the rows of one node, lease by lease in one short transaction each,
@@ -35,7 +36,8 @@ type ReclaimDeps struct {
 
 // ReclaimRows is what is known about slots that leases left behind.
 type ReclaimRows interface {
-	// Leftovers lists the leases that have slots of the node in quarantine, or being cleaned though the lease is over, by id.
+	// Leftovers lists the leases that have slots of the node in quarantine, or being cleaned though the lease is over or has another node
+	// instead, by id.
 	Leftovers(ctx context.Context, node ids.Node) ([]ids.Lease, error)
 	// Verifying reports whether the node is being verified.
 	Verifying(ctx context.Context, node ids.Node) (bool, error)
@@ -73,7 +75,7 @@ const (
 )
 
 // Begin takes the node's slots out of quarantine into cleaning. Each draws an epoch above all before it: commands of the lease's own
-// end that are still on their way are fenced. Slots whose lease is not over yet are its own affair, and waited for.
+// end that are still on their way are fenced. Slots whose lease is at its end are its own affair, and waited for.
 func (r *Reclaim) Begin(ctx context.Context, node ids.Node) (Progress, error) {
 	return r.step(ctx, node, "begin", func(ctx context.Context, t *turn) (Progress, error) {
 		quarantined := t.in(lease.Quarantined)
@@ -88,6 +90,9 @@ func (r *Reclaim) Begin(ctx context.Context, node ids.Node) (Progress, error) {
 			}
 		}
 		if len(quarantined) == 0 || t.lease.Fabric.IsZero() {
+			return Progress{Done: true}, nil
+		}
+		if !t.lease.Final() { // its partition lives, and does not want these ports since they were replaced
 			return Progress{Done: true}, nil
 		}
 		if err := t.Fabric.Leave(ctx, t.lease.ID); err != nil {
@@ -261,7 +266,7 @@ func (r *Reclaim) step(ctx context.Context, node ids.Node, name string, fn func(
 			return err
 		})
 		switch {
-		case fault.CodeOf(err) == movedOn: // the lease is not over: it may yet clean this itself
+		case fault.CodeOf(err) == movedOn: // the lease is at its end, and cleans this itself
 			progress = Progress{LookAt: r.delivery.Clock.Now().Add(r.delivery.Policy.Recheck)}
 		case err != nil:
 			return Progress{}, fmt.Errorf("%s: %w", name, err)
@@ -293,15 +298,19 @@ func (p *Progress) add(o Progress) {
 	}
 }
 
-// within is Service.within for what a lease that is over left on one node.
+// within is Service.within for what a lease left on one node: all that it has there when it is over; before, what was replaced. At its end
+// the lease cleans everything itself.
 func (r *Reclaim) within(ctx context.Context, node ids.Node, id ids.Lease, fn func(ctx context.Context, t *turn, verifying bool) error) error {
-	return r.delivery.within(ctx, id, []lease.State{lease.Closed, lease.Cancelled}, func(ctx context.Context, t *turn) error {
+	return r.delivery.within(ctx, id, []lease.State{lease.Provisioning, lease.Active, lease.Closed, lease.Cancelled}, func(ctx context.Context, t *turn) error {
 		verifying, err := r.Rows.Verifying(ctx, node)
 		if err != nil {
 			return err
 		}
 		t.reclaims = node
 		t.instances = onNode(t.instances, node)
+		if !t.lease.Final() {
+			t.instances = slices.DeleteFunc(t.instances, func(i Instance) bool { return i.ReplacedBy.IsZero() })
+		}
 		return fn(ctx, t, verifying)
 	})
 }
@@ -330,7 +339,7 @@ func (r *Reclaim) WriteOff(ctx context.Context, node ids.Node, reason string) er
 	}
 	for _, id := range leases {
 		err := r.within(ctx, node, id, func(ctx context.Context, t *turn, _ bool) error { return r.writeOff(ctx, t, reason) })
-		if err != nil && fault.CodeOf(err) != movedOn { // a lease that is not over keeps its slots, and so the node
+		if err != nil && fault.CodeOf(err) != movedOn { // a lease at its end keeps its slots, and so the node
 			return fmt.Errorf("write off: %w", err)
 		}
 	}
@@ -338,7 +347,7 @@ func (r *Reclaim) WriteOff(ctx context.Context, node ids.Node, reason string) er
 }
 
 func (r *Reclaim) writeOff(ctx context.Context, t *turn, reason string) error {
-	if !t.lease.Fabric.IsZero() {
+	if !t.lease.Fabric.IsZero() && t.lease.Final() {
 		if err := t.Fabric.Leave(ctx, t.lease.ID); err != nil {
 			return err
 		}

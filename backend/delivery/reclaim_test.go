@@ -274,6 +274,64 @@ func TestAQuarantinedNodeThatIsTestedAgainIsCleanedFirst(t *testing.T) {
 	w.requireHealthy(t)
 }
 
+// replaced makes the ward's lease a running one that has another node instead of the ward's.
+func (w *ward) replaced(t *testing.T) ids.Allocation {
+	t.Helper()
+	other, serves := w.Nodes(t, "spare", "h100-sxm-80gb.8", "bare_metal", 1, 4)[0], ids.Make[ids.Allocation]()
+	w.Exec(t, "UPDATE lease SET state = 'active', outcome = '', released_at = NULL, closed_at = NULL, end_at = $2 WHERE id = $1", w.lease, w.clock.Now().Add(time.Hour))
+	w.Exec(t, `INSERT INTO allocation (id, node_id, purpose, lease_id, slots, occupied, state, epoch, created_at)
+		VALUES ($1, $2, 'lease', $3, '[0,64)', tstzrange($4, $5), 'in_use', 42, now())`, serves, other, w.lease, w.clock.Now().Add(-time.Hour), w.clock.Now().Add(2*time.Hour))
+	w.Exec(t, "UPDATE allocation SET state = 'cleaning', replaced_by = $2, epoch = 41 WHERE id = $1", w.allocation, serves)
+	w.Exec(t, "UPDATE partition SET state = 'verified' WHERE id = $1", w.partition)
+	w.Exec(t, `INSERT INTO partition_member (partition_id, hca_port_id, allocation_id, org_id, wanted, joined_at) SELECT $1, id, $2, $3, true, now() FROM hca_port WHERE node_id = $4`,
+		w.partition, serves, w.customer.Org, other)
+	w.Exec(t, "SELECT setval('allocation_epoch', 42)")
+	return serves
+}
+
+func TestANodeThatWasReplacedIsCleanedWhileItsLeaseGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWard(t)
+	serves := w.replaced(t)
+	w.requireHealthy(t)
+	detail, err := w.move(t, inventory.Move{To: inventory.Verifying})
+	require.NoError(t, err)
+	require.Equal(t, inventory.Verifying, detail.Node.State, "nothing says that it is available while its slots are not clean")
+	require.Contains(t, detail.Node.StateReason, "slots [0, 64)")
+	_, err = w.move(t, inventory.Move{To: inventory.Available})
+	require.Error(t, err)
+
+	require.False(t, w.look(t))
+	require.Equal(t, []string{"revoke"}, w.answer(t, true))
+	require.False(t, w.look(t), "its ports are not clear yet")
+	w.Exec(t, "UPDATE partition_member SET left_at = now() WHERE allocation_id = $1", w.allocation)
+	require.False(t, w.look(t))
+	require.Equal(t, []string{"observe_pkeys"}, w.answer(t, true))
+	require.False(t, w.look(t))
+	require.Equal(t, []string{"wipe"}, w.answer(t, true))
+	require.True(t, w.look(t))
+
+	require.Equal(t, inventory.Available, w.nodeNow(t).State, w.nodeNow(t).StateReason)
+	require.Equal(t, "released", scalar[string](t, w, "SELECT state FROM allocation WHERE id = $1", w.allocation))
+	require.Equal(t, "in_use", scalar[string](t, w, "SELECT state FROM allocation WHERE id = $1", serves))
+	require.Equal(t, "active", scalar[string](t, w, "SELECT state FROM lease WHERE id = $1", w.lease))
+	require.Equal(t, "verified", scalar[string](t, w, "SELECT state FROM partition WHERE id = $1", w.partition))
+	require.Equal(t, 1, scalar[int](t, w, "SELECT count(*) FROM partition_member WHERE partition_id = $1 AND wanted AND left_at IS NULL", w.partition), "its partition lives on")
+	w.requireHealthy(t)
+}
+
+func TestALeaseAtItsEndCleansWhatWasReplacedItself(t *testing.T) {
+	t.Parallel()
+	w := newWard(t)
+	w.replaced(t)
+	w.Exec(t, "UPDATE lease SET state = 'releasing', outcome = 'completed' WHERE id = $1", w.lease)
+	_, err := w.move(t, inventory.Move{To: inventory.Verifying})
+	require.NoError(t, err)
+	require.False(t, w.look(t))
+	require.Empty(t, w.answer(t, true))
+	require.Equal(t, inventory.Verifying, w.nodeNow(t).State)
+}
+
 // report is what the fabric's agent would say of the ports.
 func (w *ward) report(t *testing.T) protocol.FabricInventory {
 	t.Helper()

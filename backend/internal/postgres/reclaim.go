@@ -15,9 +15,10 @@ import (
 
 var _ delivery.ReclaimRows = (*LeaseWork)(nil)
 
-// unclean are the allocations that were quarantined, and those that are being cleaned again: their leases are over.
+// unclean are the allocations that were quarantined, and those being cleaned that serve no lease any more: their leases are over, or have
+// another machine instead.
 const unclean = `a.released_at IS NULL AND (a.state = 'quarantined'
-	OR a.state = 'cleaning' AND EXISTS (SELECT FROM lease l WHERE l.id = a.lease_id AND l.state IN ('closed', 'cancelled')))`
+	OR a.state = 'cleaning' AND (a.replaced_by IS NOT NULL OR EXISTS (SELECT FROM lease l WHERE l.id = a.lease_id AND l.state IN ('closed', 'cancelled'))))`
 
 // Leftovers implements delivery.ReclaimRows.
 func (w *LeaseWork) Leftovers(ctx context.Context, node ids.Node) ([]ids.Lease, error) {
