@@ -7,6 +7,8 @@ env := . $(cache)/env.sh
 version := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 go_build := go build -ldflags="-X main.version=$(version)" -o bin/ ./backend/cmd/... ./agent/cmd/...
 packages := $(wildcard backend agent workflows migrations tools)
+# NODES of `make demo`: sim, or qemu for virtual bare metal that really boots.
+NODES ?= sim
 # FABRIC of `make demo`: sim, or opensm for a real subnet manager on a simulated fabric.
 FABRIC ?= sim
 ARGS ?=
@@ -52,9 +54,11 @@ e2e: build ## The main job in a real browser, against everything real but hardwa
 	@tools/setup chromium
 	@$(env) && cd frontend && CHROMIUM=$$(command -v "$${LEASEHOLD_CHROMIUM:-chromium}") npm run --silent e2e
 
-demo: build ## The main job from the command line: quote to wiped and invoiced (FABRIC=opensm: on a real subnet manager)
+demo: build ## The main job from the command line: quote to wiped and invoiced (FABRIC=opensm: on a real subnet manager; NODES=qemu: bare metal that boots)
 	@$(if $(filter opensm,$(FABRIC)),tools/setup opensm)
-	@$(env) && bin/leasehold demo --fabric=$(FABRIC) $(ARGS)
+	@$(if $(filter qemu,$(NODES)),tools/metal)
+	@$(if $(filter qemu,$(NODES)),go build -o bin/ ./tools/virtualsite)
+	@$(env) && bin/leasehold demo --fabric=$(FABRIC) --nodes=$(NODES) $(ARGS)
 
 verify: generate ## Fail if generated code differs from its sources
 	@git diff --exit-code --stat || { echo "generated code is out of date: commit what 'make generate' wrote" >&2; exit 1; }

@@ -40,6 +40,8 @@ type Machines interface {
 	// Disarm ends the node's tickets of that purpose.
 	Disarm(ctx context.Context, node ids.Node, purpose Purpose, at time.Time) error
 
+	// Occupied reports whether a lease has begun with slots of the node and is not done with them.
+	Occupied(ctx context.Context, node ids.Node) (bool, error)
 	// Stands reports whether an operation's allocation is still in the hand that it was ordered for: that epoch, not released; for a tenant's
 	// wish the lease must be active too. One without an allocation always stands.
 	Stands(ctx context.Context, allocation ids.Allocation, epoch int64, wish bool) (bool, error)

@@ -140,6 +140,33 @@ func (s *Service) Register(ctx context.Context, r Registration) (ids.Node, error
 	return node, nil
 }
 
+// Recall has a machine that nobody has boot the service OS anew.
+//
+// It returns a NotFound fault, and a Conflict fault, code "machine-leased", while a lease has it: then its process sees to it.
+func (s *Service) Recall(ctx context.Context, node ids.Node) (ids.Operation, error) {
+	var id ids.Operation
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		if _, err := s.Machines.Machine(ctx, node); err != nil {
+			return err
+		}
+		occupied, err := s.Machines.Occupied(ctx, node)
+		if err != nil {
+			return err
+		}
+		if occupied {
+			return fault.New(fault.Conflict, "machine-leased", "a lease has the machine; its own process boots it")
+		}
+		if id, err = s.Work.Ask(ctx, node, ids.Allocation{}, 0, Order{Goal: GoalService}, bootWithin); err != nil {
+			return err
+		}
+		return s.Audit.Record(ctx, "machine.recalled", node.String(), nil, nil)
+	})
+	if err != nil {
+		return ids.Operation{}, fmt.Errorf("recall machine: %w", err)
+	}
+	return id, nil
+}
+
 // try logs in and out.
 func (s *Service) try(ctx context.Context, a Address, password string) error {
 	c, err := s.Dialer.Dial(ctx, a, password)

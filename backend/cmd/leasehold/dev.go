@@ -31,6 +31,9 @@ type devOptions struct {
 	speed      string
 	images     string
 	noSite     bool
+	nodes      string
+	accel      string
+	machines   int
 	fresh      bool
 }
 
@@ -40,6 +43,9 @@ func (o *devOptions) bindDataDir(flags *pflag.FlagSet) {
 
 func (o *devOptions) bindSimulation(flags *pflag.FlagSet) {
 	flags.Var(newChoice(&o.fabric, "sim", "opensm"), "fabric", "the simulated site's subnet: sim, or opensm for a real OpenSM on its simulator")
+	flags.Var(newChoice(&o.nodes, "sim", "qemu"), "nodes", "the site's nodes: sim (a whole simulated site), or qemu for virtual bare metal with BMCs that really boots")
+	flags.Var(newChoice(&o.accel, "tcg", "kvm"), "accel", "how QEMU runs them: tcg works everywhere, kvm is faster where it works")
+	flags.IntVar(&o.machines, "machines", 1, "how many of them")
 	flags.Var(newChoice(&o.speed, "real", "instant"), "speed", "how long the simulated nodes work: real (some seconds), or instant (no time at all)")
 	flags.StringVar(&o.images, "images", "", "directory of images (see tools/image): leases of parts of a machine are then real containers on this one; as root")
 }
@@ -171,6 +177,11 @@ func (i *instance) start(ctx context.Context, o devOptions, out io.Writer) error
 		return err
 	}
 	config.PublicURL = i.doors.publicURL()
+	if o.nodes == "qemu" {
+		if err := i.useRack(&config); err != nil {
+			return err
+		}
+	}
 	a, err := app.Open(ctx, config)
 	if err != nil {
 		return err
@@ -189,6 +200,9 @@ func (i *instance) start(ctx context.Context, o devOptions, out io.Writer) error
 	}
 	if o.noSite {
 		return nil
+	}
+	if o.nodes == "qemu" {
+		return i.startRack(ctx, o, a, say)
 	}
 	if err := i.startSite(ctx, o, a, say); err != nil {
 		return err

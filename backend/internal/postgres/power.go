@@ -221,6 +221,12 @@ func (s *Power) Disarm(ctx context.Context, node ids.Node, purpose power.Purpose
 	return err
 }
 
+// Occupied implements power.Machines.
+func (s *Power) Occupied(ctx context.Context, node ids.Node) (bool, error) {
+	found, err := scan[bool](ctx, s.db, "SELECT EXISTS (SELECT FROM allocation WHERE node_id = ? AND released_at IS NULL AND state NOT IN ('held', 'released'))", node)
+	return len(found) == 1 && found[0], err
+}
+
 // Stands implements power.Machines.
 func (s *Power) Stands(ctx context.Context, allocation ids.Allocation, epoch int64, wish bool) (bool, error) {
 	if allocation.IsZero() {
