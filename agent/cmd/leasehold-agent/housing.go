@@ -32,14 +32,13 @@ func (o simOptions) containers(log *slog.Logger) sim.ContainerMaker {
 		if err := describe(m, filepath.Join(dir, "cdi")); err != nil {
 			return nil, err
 		}
-		name := sha256.Sum256([]byte(dir))
 		bays := make([]int, len(m.Inventory.GPUs))
 		for bay, g := range m.Inventory.GPUs {
 			bays[bay] = g.NUMANode
 		}
 		slots := len(bays) * gpu.SlotsPerBay
 		return container.New(container.Config{
-			Name: "s" + hex.EncodeToString(name[:])[:5], Dir: dir, Images: o.images, Unpacked: filepath.Join(o.stateDir, "images"), Runtime: "runc", Init: "catatonit",
+			Name: containersOf(dir), Dir: dir, Images: o.images, Unpacked: filepath.Join(o.stateDir, "images"), Runtime: "runc", Init: "catatonit",
 			GPU: gpus, CDIDirs: []string{filepath.Join(dir, "cdi")}, Slots: slots, Now: now, Log: log.With("node", m.Inventory.Hostname),
 			Machine: func(context.Context) (container.Machine, error) {
 				ours, err := container.ReadMachine("/", dir, bays)
@@ -51,6 +50,12 @@ func (o simOptions) containers(log *slog.Logger) sim.ContainerMaker {
 			},
 		})
 	}
+}
+
+// containersOf names the containers that keep their files in dir: several agents may have some on one machine.
+func containersOf(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return "l" + hex.EncodeToString(sum[:])[:5]
 }
 
 // describe writes what a vendor's tool would of the machine's GPUs. There is no device node behind them: a container is told which it has.

@@ -85,7 +85,10 @@ func (s *sliceOptions) tenants(ctx context.Context, c common, gpus gpu.Driver, a
 }
 
 func (s *sliceOptions) config(gpus gpu.Driver, adapters *rdma.Sysfs, now func() time.Time) (container.Config, error) {
-	dir := cmp.Or(s.dir, filepath.Join(s.stateDir, "tenants"))
+	dir, err := filepath.Abs(cmp.Or(s.dir, filepath.Join(s.stateDir, "tenants")))
+	if err != nil {
+		return container.Config{}, fmt.Errorf("find tenants' directory: %w", err)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return container.Config{}, fmt.Errorf("make tenants' directory: %w", err)
 	}
@@ -94,7 +97,7 @@ func (s *sliceOptions) config(gpus gpu.Driver, adapters *rdma.Sysfs, now func() 
 		return container.Config{}, err
 	}
 	config := container.Config{
-		Name: "node", Dir: dir, Images: s.images, Runtime: s.runtime, Init: s.init, GPU: gpus, Adapters: adapters.DeviceNodes, Egress: egress, Now: now,
+		Name: containersOf(dir), Dir: dir, Images: s.images, Runtime: s.runtime, Init: s.init, GPU: gpus, Adapters: adapters.DeviceNodes, Egress: egress, Now: now,
 		CDIDirs: s.cdiDirs, CDIRefresh: strings.Fields(s.cdiRefresh),
 		Machine: func(ctx context.Context) (container.Machine, error) {
 			devices, err := gpus.Devices(ctx)
