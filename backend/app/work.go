@@ -53,6 +53,7 @@ func (a *App) Work(ctx context.Context) error {
 		return a.every(ctx, retainEvery, "forget old samples", func(ctx context.Context) error { return a.fleet.Retain(ctx, a.clock.Now()) })
 	})
 	group.Go(func() error { return a.every(ctx, retainEvery, "forget old requests", a.forgetRequests) })
+	group.Go(func() error { return a.every(ctx, watchEvery, "watch running leases", a.delivery.Watch) })
 	if err := group.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("work: %w", err)
 	}
@@ -64,7 +65,8 @@ const (
 	sweepBatch  = 100
 	chainEvery  = time.Second
 	retainEvery = time.Hour
-	keepKeys    = 7 * 24 * time.Hour // how long an Idempotency-Key is remembered
+	watchEvery  = 5 * time.Second     // how soon an outage is in its lease's log
+	keepKeys    = 7 * 24 * time.Hour  // how long an Idempotency-Key is remembered
 	keepTokens  = 30 * 24 * time.Hour // as long as a session lives without being refreshed: after that its tokens are refused anyway
 	forgetBatch = 1_000
 )

@@ -51,6 +51,11 @@ type Work interface {
 	// Silent says since when nodes have sent no heartbeat: those of the given ones that were last heard before the instant, while at least
 	// half of their site's nodes were heard after it. When a whole site is silent, it is rather we who cannot hear it.
 	Silent(ctx context.Context, nodes []ids.Node, before time.Time) (map[ids.Node]time.Time, error)
+	// Watched lists the active leases of which something must be looked at: a node of theirs was last heard before the instant, or reports a
+	// condition that prevents allocation, or is out by the lease's log.
+	Watched(ctx context.Context, heardBefore time.Time) ([]ids.Lease, error)
+	// Troubles reads the conditions of the nodes that prevent allocation now.
+	Troubles(ctx context.Context, nodes []ids.Node) ([]Trouble, error)
 	// QuarantineNode takes a node off the market until an admin's exit, with the reason.
 	QuarantineNode(ctx context.Context, node ids.Node, reason string) error
 	// Announce wakes whoever waits for the lease to change, once the transaction commits.

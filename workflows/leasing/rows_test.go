@@ -222,3 +222,7 @@ func (p placement) Replace(_ context.Context, failed ids.Allocation) (ids.Alloca
 	}
 	return ids.Allocation{}, fault.New(fault.NotFound, "allocation-not-found", "there is no such allocation")
 }
+
+func (workRows) Watched(context.Context, time.Time) ([]ids.Lease, error) { return nil, nil }
+
+func (workRows) Troubles(context.Context, []ids.Node) ([]delivery.Trouble, error) { return nil, nil }

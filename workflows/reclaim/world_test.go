@@ -469,3 +469,7 @@ func (quietLogger) Debug(string, ...any) {}
 func (quietLogger) Info(string, ...any)  {}
 func (quietLogger) Warn(string, ...any)  {}
 func (quietLogger) Error(string, ...any) {}
+
+func (workRows) Watched(context.Context, time.Time) ([]ids.Lease, error) { return nil, nil }
+
+func (workRows) Troubles(context.Context, []ids.Node) ([]delivery.Trouble, error) { return nil, nil }

@@ -188,7 +188,7 @@ func quoteCommand(o *options) *cobra.Command {
 		}),
 	}
 	f.bind(command)
-	command.Flags().StringVar(&policy, "on-failure", "replace", "what happens when a node fails in the lease: replace, ask or keep")
+	command.Flags().StringVar(&policy, "on-failure", "replace", "when a node fails on the way to the lease it is replaced; what is agreed for while it runs: replace, ask or keep (recorded; in this release an outage is shown and not billed, and no running node is replaced)")
 	return command
 }
 

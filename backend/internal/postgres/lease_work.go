@@ -235,6 +235,40 @@ func (w *LeaseWork) Silent(ctx context.Context, nodes []ids.Node, before time.Ti
 	return silent, nil
 }
 
+// Watched implements delivery.Work.
+func (w *LeaseWork) Watched(ctx context.Context, heardBefore time.Time) ([]ids.Lease, error) {
+	found, err := scan[ids.Lease](ctx, w.db, `
+		SELECT l.id FROM lease l WHERE l.state = 'active' AND EXISTS (
+		    SELECT FROM allocation a LEFT JOIN node_liveness v ON v.node_id = a.node_id
+		    WHERE a.lease_id = l.id AND a.state = 'in_use' AND a.released_at IS NULL AND (v.seen_at < ?
+		        OR EXISTS (SELECT FROM node_condition c WHERE c.node_id = a.node_id AND c.cleared_at IS NULL AND c.class = 'prevents_allocation')
+		        OR (SELECT count(*) FILTER (WHERE e.type = ?) > count(*) FILTER (WHERE e.type = ?) FROM lease_event e
+		            WHERE e.lease_id = l.id AND e.data->>'allocation' IS NOT NULL)))
+		ORDER BY l.id`, heardBefore, lease.EventOutageBegan, lease.EventOutageEnded)
+	if err != nil {
+		return nil, fmt.Errorf("list leases to watch: %w", err)
+	}
+	return found, nil
+}
+
+// Troubles implements delivery.Work.
+func (w *LeaseWork) Troubles(ctx context.Context, nodes []ids.Node) ([]delivery.Trouble, error) {
+	type row struct {
+		NodeID ids.Node
+		Name   string
+		Device string
+		Onset  time.Time
+	}
+	rows, err := scan[row](ctx, w.db, `SELECT node_id, name, device, onset FROM node_condition
+		WHERE node_id IN ? AND cleared_at IS NULL AND class = 'prevents_allocation' ORDER BY onset, name, device`, nodes)
+	if err != nil {
+		return nil, fmt.Errorf("read troubles: %w", err)
+	}
+	return each(rows, func(r row) delivery.Trouble {
+		return delivery.Trouble{Node: r.NodeID, Name: r.Name, Device: r.Device, Onset: r.Onset.UTC()}
+	}), nil
+}
+
 // QuarantineNode takes a node off the market, until an admin retests, repairs or retires it. A retired one stays retired.
 func (w *LeaseWork) QuarantineNode(ctx context.Context, node ids.Node, reason string) error {
 	err := conn(ctx).Exec(`

@@ -30,7 +30,7 @@ export function QuotePage() {
   );
 }
 
-const policies: Record<Schemas["FailurePolicy"], string> = { replace: "it is replaced at once", ask: "you are asked what to do", keep: "the other nodes stay, and you pay for those only" };
+const policies: Record<Schemas["FailurePolicy"], string> = { replace: "its outage is not billed; replacing it while the lease runs comes later", ask: "its outage is not billed, and you are told", keep: "the other nodes stay, and you pay for those only" };
 
 function What({ quote: q }: { quote: Quote }) {
   return (

@@ -80,7 +80,7 @@ function Fields({ type, form, change }: { type: Schemas["InstanceType"]; form: F
           </Select>
         </Field>
       )}
-      <Field label="If a node fails">
+      <Field label="If a node fails" hint="Its outage is never billed. Replacing a node of a running lease is not in this release yet.">
         <Select value={form.policy} onChange={(e) => change({ policy: e.target.value as Policy })}>
           <option value="replace">Replace it at once</option><option value="ask">Ask me</option><option value="keep">Keep the rest</option>
         </Select>
