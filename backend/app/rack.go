@@ -50,12 +50,15 @@ func (a *App) SeedRack(ctx context.Context, img image.Image, rack []Handover) er
 		if err != nil {
 			return fmt.Errorf("read certificate's sum of %s: %w", h.Name, err)
 		}
-		node, err := a.power.Register(ctx, power.Registration{
+		node, fresh, err := a.power.Register(ctx, power.Registration{
 			Site: site.ID, Name: h.Name, URL: h.BMCURL, User: h.User, Password: h.Password, Pin: pin, MACs: []string{h.MAC},
 			AccessHost: h.AccessHost, AccessPort: h.AccessPort,
 		})
 		if err != nil {
 			return err
+		}
+		if fresh {
+			continue
 		}
 		if _, err := a.power.Recall(ctx, node); err != nil && !fault.Is(err, fault.Conflict) {
 			return err

@@ -97,47 +97,45 @@ func (r Registration) check() error {
 }
 
 // Register makes a machine known by its BMC, under its node's name, and has it boot the service OS, from which its agent enrols. A machine
-// that is known gets the new address and password, and goes on with what it runs.
+// that is known gets the new address and password, and goes on with what it runs: fresh says that it was not.
 //
 // It returns an Invalid fault that names every defect, and the faults of a Controller when the BMC cannot be logged in to.
-func (s *Service) Register(ctx context.Context, r Registration) (ids.Node, error) {
+func (s *Service) Register(ctx context.Context, r Registration) (node ids.Node, fresh bool, err error) {
 	if err := r.check(); err != nil {
-		return ids.Node{}, fmt.Errorf("register machine: %w", err)
+		return ids.Node{}, false, fmt.Errorf("register machine: %w", err)
 	}
 	address := Address{URL: r.URL, User: r.User, Pin: r.Pin, System: r.System}
 	if err := s.try(ctx, address, r.Password); err != nil {
-		return ids.Node{}, fmt.Errorf("register machine: %w", err)
+		return ids.Node{}, false, fmt.Errorf("register machine: %w", err)
 	}
-	var node ids.Node
-	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
-		var err error
+	err = s.within(ctx, "register machine", func(ctx context.Context) error {
 		if node, err = s.Nodes.NodeID(ctx, r.Site, r.Name); err != nil {
 			return err
 		}
 		_, err = s.Machines.Machine(ctx, node)
-		fresh := fault.Is(err, fault.NotFound)
-		if err != nil && !fresh {
+		if fresh = fault.Is(err, fault.NotFound); err != nil && !fresh {
 			return err
 		}
 		address.Secret = s.Vault.Seal([]byte(r.Password), about(node))
-		now := s.Clock.Now()
-		m := Machine{
-			Node: node, BMC: address, MACs: lower(r.MACs), AccessHost: r.AccessHost, AccessPort: r.AccessPort, Stage: StageUnknown, StageSince: now, CreatedAt: now,
-		}
-		if err := s.Machines.PutMachine(ctx, m); err != nil {
-			return err
-		}
-		said := map[string]any{"url": r.URL, "user": r.User, "macs": m.MACs, "access_host": r.AccessHost, "access_port": r.AccessPort}
-		if err := s.Audit.Record(ctx, "machine.registered", node.String(), nil, said); err != nil || !fresh {
+		if err := s.put(ctx, node, address, r); err != nil || !fresh {
 			return err
 		}
 		_, err = s.Work.Ask(ctx, node, ids.Allocation{}, 0, Order{Goal: GoalService}, bootWithin)
 		return err
 	})
-	if err != nil {
-		return ids.Node{}, fmt.Errorf("register machine: %w", err)
+	return node, fresh, err
+}
+
+func (s *Service) put(ctx context.Context, node ids.Node, address Address, r Registration) error {
+	now := s.Clock.Now()
+	m := Machine{
+		Node: node, BMC: address, MACs: lower(r.MACs), AccessHost: r.AccessHost, AccessPort: r.AccessPort, Stage: StageUnknown, StageSince: now, CreatedAt: now,
 	}
-	return node, nil
+	if err := s.Machines.PutMachine(ctx, m); err != nil {
+		return err
+	}
+	said := map[string]any{"url": r.URL, "user": r.User, "macs": m.MACs, "access_host": r.AccessHost, "access_port": r.AccessPort}
+	return s.Audit.Record(ctx, "machine.registered", node.String(), nil, said)
 }
 
 // Recall has a machine that nobody has boot the service OS anew.

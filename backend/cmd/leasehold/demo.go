@@ -23,6 +23,9 @@ func demoCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			options.Out, options.ZeroWork = cmd.OutOrStdout(), dev.speed == "instant"
+			if dev.nodes == "qemu" {
+				onMetal(cmd, &options)
+			}
 			logins, err := readLogins(dev.dataDir)
 			if errors.Is(err, errNotRunning) || dev.fresh {
 				return demoOnFresh(cmd, dev, options)
@@ -31,6 +34,11 @@ func demoCommand() *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(options.Out, "Using the instance at %s.\n\n", logins.URL)
+			if options.Metal {
+				if options.Disks, err = rackDisks(dev.dataDir); err != nil {
+					return err
+				}
+			}
 			return demo.Run(cmd.Context(), withLogins(options, logins))
 		},
 	}
@@ -60,6 +68,11 @@ func demoOnFresh(cmd *cobra.Command, dev devOptions, options demo.Options) error
 	}
 	defer instance.stop()
 	fmt.Fprintln(options.Out)
+	if options.Metal {
+		if options.Disks, err = rackDisks(dir); err != nil {
+			return err
+		}
+	}
 	return demo.Run(cmd.Context(), withLogins(options, instance.logins))
 }
 

@@ -15,8 +15,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/leasehold/leasehold/backend/app"
 	"github.com/leasehold/leasehold/backend/image"
+	"github.com/leasehold/leasehold/backend/internal/demo"
 	"github.com/leasehold/leasehold/backend/internal/local"
 )
 
@@ -166,6 +169,40 @@ func (i *instance) awaitHandover(ctx context.Context, list string) ([]app.Handov
 			return nil, errors.New("the virtual machines are not there (see rack.log)")
 		}
 	}
+}
+
+// onMetal has the demonstration lease what the rack has, for long enough to boot; flags that were set stay.
+func onMetal(cmd *cobra.Command, options *demo.Options) {
+	options.Metal = true
+	for name, set := range map[string]func(){
+		"type":      func() { options.InstanceType = app.DemoMetal },
+		"instances": func() { options.Instances = 1 },
+		"duration":  func() { options.Duration = metalDuration },
+	} {
+		if !cmd.Flags().Changed(name) {
+			set()
+		}
+	}
+}
+
+// metalDuration is how long the demonstration leases a machine that boots: most of it, emulated, is spent on booting.
+const metalDuration = 4 * time.Minute
+
+// rackDisks lists the virtual drives of the rack that runs on the data directory.
+func rackDisks(dataDir string) ([]string, error) {
+	data, err := os.ReadFile(filepath.Join(dataDir, "rack", "machines.json"))
+	if err != nil {
+		return nil, fmt.Errorf("the instance has no virtual machines (leasehold dev --nodes=qemu): %w", err)
+	}
+	var rack []app.Handover
+	if err := json.Unmarshal(data, &rack); err != nil {
+		return nil, fmt.Errorf("read the rack's list: %w", err)
+	}
+	disks := make([]string, len(rack))
+	for i, h := range rack {
+		disks[i] = h.Disk
+	}
+	return disks, nil
 }
 
 // rackWithin bounds how long the machines' first boot is waited for: emulated, it takes most of a minute on a busy machine.

@@ -20,7 +20,9 @@ type Options struct {
 	Instances    int
 	Duration     time.Duration
 	Extension    time.Duration
-	ZeroWork     bool // the simulated nodes' work takes no time
+	ZeroWork     bool     // the simulated nodes' work takes no time
+	Metal        bool     // the nodes are machines that are leased whole and really boot
+	Disks        []string // and these are their drives, as files
 	Out          io.Writer
 }
 
@@ -60,7 +62,11 @@ func Run(ctx context.Context, options Options) error {
 	d := &demo{options: options}
 	defer d.cleanUp()
 	began := time.Now() //nolint:forbidigo // what a person waits is measured by the wall
-	for i, s := range steps() {
+	all := steps()
+	if options.Metal {
+		all = metalSteps()
+	}
+	for i, s := range all {
 		at := time.Now() //nolint:forbidigo // likewise
 		fmt.Fprintf(options.Out, "%2d. %-30s ", i+1, s.name)
 		said, err := s.run(d, ctx)
@@ -70,7 +76,7 @@ func Run(ctx context.Context, options Options) error {
 		}
 		fmt.Fprintf(options.Out, "%8s  %s\n", took(at), said)
 	}
-	fmt.Fprintf(options.Out, "\nAll %d steps held, in %s.\n", len(steps()), time.Since(began).Round(time.Second))
+	fmt.Fprintf(options.Out, "\nAll %d steps held, in %s.\n", len(all), time.Since(began).Round(time.Second))
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/client"
@@ -95,7 +94,7 @@ func (d *demo) verify(ctx context.Context, envelope client.Envelope) (string, er
 
 func (d *demo) checkWipe(ctx context.Context) (string, error) {
 	fmt.Fprintln(d.options.Out)
-	if _, err := d.follow(ctx, client.LeaseStateClosed, 3*time.Minute); err != nil {
+	if _, err := d.follow(ctx, client.LeaseStateClosed, d.patience()); err != nil {
 		return "", err
 	}
 	answer, err := d.api.ListWipeCertificatesWithResponse(ctx, d.lease.ID)

@@ -152,7 +152,7 @@ func (d *demo) book(ctx context.Context) (string, error) {
 // provision follows the lease to active, drawing every new step's progress.
 func (d *demo) provision(ctx context.Context) (string, error) {
 	fmt.Fprintln(d.options.Out)
-	lease, err := d.follow(ctx, client.LeaseStateActive, 3*time.Minute)
+	lease, err := d.follow(ctx, client.LeaseStateActive, d.patience())
 	if err != nil {
 		return "", err
 	}
@@ -172,6 +172,14 @@ func (d *demo) provision(ctx context.Context) (string, error) {
 		said += fmt.Sprintf("; the nodes' work takes no time, so the control plane's own is %s", (ready + late).Round(time.Millisecond))
 	}
 	return said, nil
+}
+
+// patience is how long preparing and cleaning may take: machines that boot take longer than those that pretend to.
+func (d *demo) patience() time.Duration {
+	if d.options.Metal {
+		return 10 * time.Minute
+	}
+	return 3 * time.Minute
 }
 
 // timeToReady is from the first to the last step before the start, by the lease's own log: the nodes' work and the control plane's.

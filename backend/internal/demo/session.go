@@ -24,6 +24,7 @@ type demo struct {
 	nodes      []client.LeaseNode
 	attestKeys []byte
 	charged    int64
+	secret     string // that a tenant wrote
 }
 
 func (d *demo) cleanUp() {
