@@ -41,6 +41,10 @@ type (
 	paymentKind     struct{}
 	auditKind       struct{}
 	outboxKind      struct{}
+	inviteKind      struct{}
+	groupKind       struct{}
+	serviceKind     struct{}
+	deviceKind      struct{}
 	hookKind        struct{}
 	hookEventKind   struct{}
 	deliveryKind    struct{}
@@ -83,6 +87,10 @@ func (invoiceKind) prefix() string     { return "inv" }
 func (paymentKind) prefix() string     { return "pay" }
 func (auditKind) prefix() string       { return "audit" }
 func (outboxKind) prefix() string      { return "msg" }
+func (inviteKind) prefix() string      { return "invite" }
+func (groupKind) prefix() string       { return "group" }
+func (serviceKind) prefix() string     { return "sa" }
+func (deviceKind) prefix() string      { return "device" }
 func (hookKind) prefix() string        { return "hook" }
 func (hookEventKind) prefix() string   { return "evt" }
 func (deliveryKind) prefix() string    { return "dlv" }
@@ -128,6 +136,10 @@ type (
 	Payment     = ID[paymentKind]
 	Audit       = ID[auditKind]
 	Outbox      = ID[outboxKind]
+	Invitation  = ID[inviteKind]
+	Group       = ID[groupKind]
+	Service     = ID[serviceKind]
+	Device      = ID[deviceKind]
 	Webhook     = ID[hookKind]
 	Event       = ID[hookEventKind]
 	Delivery    = ID[deliveryKind]

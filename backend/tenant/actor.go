@@ -3,6 +3,7 @@ package tenant
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 
 	"github.com/leasehold/leasehold/backend/fault"
@@ -36,7 +37,8 @@ const (
 type Actor struct {
 	Org     ids.Org
 	OrgKind OrgKind
-	User    ids.User    // the key's maker, for API keys
+	User    ids.User    // the key's maker, for API keys; zero for a service account's key that such a key made
+	Service ids.Service // whose key it is, for a service account's
 	Session ids.Session // zero for API keys
 	APIKey  ids.APIKey  // zero for sessions
 	Project ids.Project // set: everything is limited to this project
@@ -61,6 +63,19 @@ func (a Actor) HasScope(scope string) bool {
 }
 
 type actorKey struct{}
+
+type sourceKey struct{}
+
+// WithSource returns a context whose request comes from the address.
+func WithSource(ctx context.Context, source netip.Addr) context.Context {
+	return context.WithValue(ctx, sourceKey{}, source)
+}
+
+// sourceFrom is the invalid address outside a request.
+func sourceFrom(ctx context.Context) netip.Addr {
+	source, _ := ctx.Value(sourceKey{}).(netip.Addr)
+	return source
+}
 
 // WithActor returns a context in which a acts.
 func WithActor(ctx context.Context, a Actor) context.Context {

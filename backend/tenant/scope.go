@@ -11,16 +11,19 @@ const (
 	BillingWrite  = "billing:write"
 	IdentityRead  = "identity:read"
 	IdentityWrite = "identity:write"
-	EventsRead    = "events:read"
-	EventsWrite   = "events:write"
-	AuditRead     = "audit:read"
-	AdminRead     = "admin:read"
-	AdminWrite    = "admin:write"
+	// OrganizationRead and OrganizationWrite are about who belongs to the organization, and what holds for all of it.
+	OrganizationRead  = "organization:read"
+	OrganizationWrite = "organization:write"
+	EventsRead        = "events:read"
+	EventsWrite       = "events:write"
+	AuditRead         = "audit:read"
+	AdminRead         = "admin:read"
+	AdminWrite        = "admin:write"
 )
 
 // AllScopes lists every scope.
 func AllScopes() []string {
-	return []string{MarketRead, LeasesRead, LeasesWrite, BillingRead, BillingWrite, IdentityRead, IdentityWrite, EventsRead, EventsWrite, AuditRead, AdminRead, AdminWrite}
+	return []string{MarketRead, LeasesRead, LeasesWrite, BillingRead, BillingWrite, IdentityRead, IdentityWrite, OrganizationRead, OrganizationWrite, EventsRead, EventsWrite, AuditRead, AdminRead, AdminWrite}
 }
 
 // Allows reports whether a role, in an organization of that kind, covers the scope. It is the one table of roles: routes name a
@@ -34,7 +37,7 @@ func (r Role) Allows(scope string, kind OrgKind) bool {
 }
 
 func (r Role) scopes() []string {
-	reading := []string{MarketRead, LeasesRead, BillingRead, IdentityRead, EventsRead}
+	reading := []string{MarketRead, LeasesRead, BillingRead, IdentityRead, OrganizationRead, EventsRead}
 	switch r {
 	case Owner, Admin:
 		return AllScopes()

@@ -51,6 +51,8 @@ type Sessions interface {
 	// RetireTokens retires the traded token, and those of the session that were made before the instant; an earlier retirement's time stays.
 	RetireTokens(ctx context.Context, session ids.Session, traded []byte, madeBefore, at time.Time) error
 	UpdateSession(ctx context.Context, session Session) error
+	// Session answers NotFound for a missing one.
+	Session(ctx context.Context, id ids.Session) (Session, error)
 	RevokeSession(ctx context.Context, id ids.Session, at time.Time) error
 }
 
@@ -63,6 +65,8 @@ type APIKeys interface {
 	APIKeys(ctx context.Context, org ids.Org, project ids.Project, page Page[ids.APIKey]) ([]APIKey, error)
 	// Credential returns the key with what decides its rights now; NotFound when it is missing or its maker has left.
 	Credential(ctx context.Context, id ids.APIKey) (Credential, error)
+	// RotateAPIKey writes the key's secrets.
+	RotateAPIKey(ctx context.Context, key APIKey) error
 	// RevokeAPIKey keeps an earlier revocation's time.
 	RevokeAPIKey(ctx context.Context, id ids.APIKey, at time.Time) error
 	TouchAPIKey(ctx context.Context, id ids.APIKey, at time.Time) error
@@ -87,6 +91,10 @@ type Store interface {
 	Sessions
 	APIKeys
 	SSHKeys
+	People
+	Invitations
+	Groups
+	ServiceAccounts
 }
 
 // Tokens signs and verifies access tokens.
@@ -112,18 +120,28 @@ type Options struct {
 
 // Service is the identity service.
 type Service struct {
-	tx        Transactor
-	accounts  Accounts
-	projects  Projects
-	sessions  Sessions
-	apiKeys   APIKeys
-	sshKeys   SSHKeys
+	tx       Transactor
+	accounts Accounts
+	projects Projects
+	sessions Sessions
+	apiKeys  APIKeys
+	sshKeys  SSHKeys
+
+	people      People
+	invitations Invitations
+	groups      Groups
+	services    ServiceAccounts
+	standings   *standings
+
 	tokens    Tokens
 	audit     Recorder
 	clock     clock.Clock
 	passwords *passwords
 	options   Options
 }
+
+// Now is the service's time.
+func (s *Service) Now() time.Time { return s.clock.Now() }
 
 // New returns the identity service.
 func New(tx Transactor, store Store, tokens Tokens, audit Recorder, clock clock.Clock, options Options) (*Service, error) {
@@ -142,6 +160,7 @@ func New(tx Transactor, store Store, tokens Tokens, audit Recorder, clock clock.
 	}
 	return &Service{
 		tx: tx, accounts: store, projects: store, sessions: store, apiKeys: store, sshKeys: store,
+		people: store, invitations: store, groups: store, services: store, standings: newStandings(),
 		tokens: tokens, audit: audit, clock: clock, passwords: hasher, options: options,
 	}, nil
 }

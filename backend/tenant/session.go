@@ -290,7 +290,7 @@ func (s *Service) revoke(ctx context.Context, session Session, action string) er
 	return s.audit.Record(ctx, action, session.ID.String(), nil, nil)
 }
 
-// LogOut ends the actor's session; its access token lives on for what is left of its minutes. Conflict for an API key.
+// LogOut ends the actor's session; its access token lives on for some seconds (standingFor). Conflict for an API key.
 func (s *Service) LogOut(ctx context.Context) error {
 	actor, err := MustAct(ctx)
 	if err != nil {

@@ -32,20 +32,20 @@ type Membership struct {
 // normalizeEmail gives the form in which e-mail addresses are kept.
 func normalizeEmail(email string) string { return strings.ToLower(strings.TrimSpace(email)) }
 
-// strongest picks the membership that a session in org has: the whole organization's before a project's, the oldest first. A
+// strongest picks the membership that a session in org has: the whole organization's before a project's, then the strongest role, then the oldest. A
 // zero org takes the person's first organization.
 func strongest(all []Membership, org ids.Org) (Membership, bool) {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(m Membership) bool { return !org.IsZero() && m.Org != org })
 	if len(candidates) == 0 {
 		return Membership{}, false
 	}
-	first := candidates[0]
-	for _, m := range candidates {
-		if m.Org == first.Org && m.Project.IsZero() {
-			return m, true
+	best := candidates[0]
+	for _, m := range candidates[1:] {
+		if m.Org == best.Org && (m.Project.IsZero() && !best.Project.IsZero() || m.Project.IsZero() == best.Project.IsZero() && m.Role.rank() > best.Role.rank()) {
+			best = m
 		}
 	}
-	return first, true
+	return best, true
 }
 
 // Me is who asks, with the organization that they act for.
@@ -65,6 +65,9 @@ func (s *Service) Me(ctx context.Context) (Me, error) {
 	err = s.tx.WithinTx(ctx, func(ctx context.Context) error {
 		if me.Organization, err = s.accounts.Organization(ctx, actor.Org); err != nil {
 			return err
+		}
+		if actor.User.IsZero() { // a service account's key
+			return nil
 		}
 		me.User, err = s.accounts.User(ctx, actor.User)
 		return err

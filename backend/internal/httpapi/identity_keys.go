@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -28,7 +30,7 @@ func (i Identity) ListAPIKeys(ctx context.Context, r api.ListAPIKeysRequestObjec
 		return nil, err
 	}
 	return api.ListAPIKeys200JSONResponse{
-		Body: api.APIKeyList{Items: each(items, newAPIKeyView)}, Headers: api.ListAPIKeys200ResponseHeaders{Link: link},
+		Body: api.APIKeyList{Items: each(items, i.newAPIKeyView)}, Headers: api.ListAPIKeys200ResponseHeaders{Link: link},
 	}, nil
 }
 
@@ -45,17 +47,65 @@ func (i Identity) CreateAPIKey(ctx context.Context, r api.CreateAPIKeyRequestObj
 		}
 		in.Project = project
 	}
+	if r.Body.ServiceAccountID != nil {
+		service, err := idFromBody[ids.Service](*r.Body.ServiceAccountID, "/service_account_id")
+		if err != nil {
+			return nil, err
+		}
+		in.Service = service
+	}
+	var err error
+	if in.Networks, err = networksFromBody(orZero(r.Body.AllowedNetworks)); err != nil {
+		return nil, err
+	}
 	key, secret, err := i.Tenants.CreateAPIKey(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	view := newAPIKeyView(key)
+	view := i.newAPIKeyView(key)
 	view.Secret = &secret
 	return api.CreateAPIKey201JSONResponse(view), nil
 }
 
-func newAPIKeyView(k tenant.APIKey) api.APIKey {
+// networksFromBody reads networks, and single addresses as networks of one.
+func networksFromBody(texts []string) ([]netip.Prefix, error) {
+	networks := make([]netip.Prefix, len(texts))
+	for n, text := range texts {
+		network, err := netip.ParsePrefix(text)
+		if address, addressErr := netip.ParseAddr(text); addressErr == nil && address.Zone() == "" {
+			network, err = netip.PrefixFrom(address.Unmap(), address.Unmap().BitLen()), nil
+		}
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "invalid-request", "the request has defects").At(fmt.Sprintf("/allowed_networks/%d", n), "is neither an address nor a network such as 192.0.2.0/24")
+		}
+		networks[n] = network.Masked()
+	}
+	return networks, nil
+}
+
+// RotateAPIKey gives a key another secret.
+func (i Identity) RotateAPIKey(ctx context.Context, r api.RotateAPIKeyRequestObject) (api.RotateAPIKeyResponseObject, error) {
+	id, err := idFromPath[ids.APIKey](r.APIKeyID)
+	if err != nil {
+		return nil, err
+	}
+	var overlap *time.Duration
+	if r.Body.OverlapSeconds != nil {
+		overlap = new(time.Duration(*r.Body.OverlapSeconds) * time.Second)
+	}
+	key, secret, err := i.Tenants.RotateAPIKey(ctx, id, overlap)
+	if err != nil {
+		return nil, err
+	}
+	view := i.newAPIKeyView(key)
+	view.Secret = &secret
+	return api.RotateAPIKey201JSONResponse(view), nil
+}
+
+func (i Identity) newAPIKeyView(k tenant.APIKey) api.APIKey {
+	networks := each(k.Networks, netip.Prefix.String)
 	return api.APIKey{
+		ServiceAccountID: orNil(k.Service.String()), AllowedNetworks: &networks, Prefix: new(i.Tenants.Prefix(k.ID)), PreviousSecretValidUntil: orNil(k.PreviousUntil),
 		ID: k.ID.String(), Name: k.Name, Scopes: each(k.Scopes, func(s string) api.Scope { return api.Scope(s) }), ProjectID: orNil(k.Project.String()),
 		CreatedAt: k.CreatedAt, ExpiresAt: orNil(k.ExpiresAt), LastUsedAt: orNil(k.LastUsedAt), RevokedAt: orNil(k.RevokedAt),
 	}

@@ -41,6 +41,10 @@ func newMatrix(t *testing.T, change ...func(*httpapi.Deps)) *matrix {
 		// Nobody's: nodes and fabrics belong to no organization.
 		"node_id": ids.Make[ids.Node]().String(), "fabric_id": ids.Make[ids.Fabric]().String(),
 		"allocation_id": ids.Make[ids.Allocation]().String(), "delivery_id": ids.Make[ids.Delivery]().String(),
+		"user_id":             m.seeded[1].User.String(),
+		"group_id":            bob.do(http.MethodPost, "/v1/groups", map[string]any{"name": "g", "role": "viewer"}).member("id"),
+		"service_account_id":  bob.do(http.MethodPost, "/v1/service-accounts", map[string]any{"name": "s", "role": "viewer"}).member("id"),
+		"invitation_id":       bob.do(http.MethodPost, "/v1/invitations", map[string]any{"email": "x@bolt.test", "role": "viewer"}).member("id"),
 		"webhook_endpoint_id": bob.do(http.MethodPost, "/v1/webhook-endpoints", map[string]any{"url": "https://bolt.test/"}).member("id"),
 	}
 	m.foreign["quote_id"], m.foreign["lease_id"], m.foreign["invoice_id"] = m.lease(1)
@@ -225,6 +229,10 @@ func strangerBodies() map[string]any {
 		"adminSettleChanges":  map[string]any{"decision": "accepted"},
 		"adminImportTopology": map[string]any{"source": oneSwitch, "digest": "sha256:" + strings.Repeat("0", 64)},
 
+		"updateMember":            map[string]any{"role": "viewer"},
+		"updateGroup":             map[string]any{"name": "mine"},
+		"updateServiceAccount":    map[string]any{"name": "mine"},
+		"rotateAPIKey":            map[string]any{},
 		"updateWebhookEndpoint":   map[string]any{"enabled": false},
 		"rotateWebhookSecret":     map[string]any{},
 		"replayWebhookDeliveries": map[string]any{"since": "2026-03-01T00:00:00Z"},

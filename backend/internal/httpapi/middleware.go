@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"runtime/debug"
 	"time"
@@ -45,7 +46,8 @@ func identify() gin.HandlerFunc {
 		if cookie, err := c.Request.Cookie(refreshCookie); err == nil {
 			info.cookie = cookie.Value
 		}
-		setContext(c, audit.WithRequest(context.WithValue(c.Request.Context(), requestKey{}, info), id, info.ip))
+		source, _ := netip.ParseAddr(info.ip) // the invalid address matches no network
+		setContext(c, audit.WithRequest(tenant.WithSource(context.WithValue(c.Request.Context(), requestKey{}, info), source), id, info.ip))
 		c.Next()
 	}
 }

@@ -80,7 +80,7 @@ func TestEveryScopeInTheTableExists(t *testing.T) {
 // exemptFromKeys are the writes that take no Idempotency-Key: log-ins, the webhook (idempotent by its event), and a search that only
 // has its question in a body.
 func exemptFromKeys() []string {
-	return []string{"createSession", "refreshSession", "receiveStripeWebhook", "searchAvailability"}
+	return []string{"createSession", "refreshSession", "receiveStripeWebhook", "searchAvailability", "acceptInvitation"}
 }
 
 func TestEveryWriteTakesAnIdempotencyKey(t *testing.T) {
@@ -122,7 +122,7 @@ func TestSecretsInAnswersAreMarked(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string][]string{
-		"createAPIKey": {"secret"}, "adminCreateEnrollmentToken": {"token"}, "createWebhookEndpoint": {"secret"}, "rotateWebhookSecret": {"secret"},
+		"createAPIKey": {"secret"}, "adminCreateEnrollmentToken": {"token"}, "createWebhookEndpoint": {"secret"}, "rotateWebhookSecret": {"secret"}, "rotateAPIKey": {"secret"}, "createInvitation": {"token"},
 		"updateWebhookEndpoint": {"secret"}, // never has one
 	}, marked)
 }

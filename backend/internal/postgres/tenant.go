@@ -68,6 +68,7 @@ type membershipRow struct {
 	ProjectID ids.Project
 	Role      string
 	CreatedAt time.Time
+	Version   int64 `gorm:"<-:false"` // counted by SetRole only
 }
 
 func (membershipRow) TableName() string { return "membership" }
@@ -177,9 +178,9 @@ func (s *Tenants) AddMembership(ctx context.Context, m tenant.Membership, at tim
 // Memberships implements tenant.Accounts.
 func (s *Tenants) Memberships(ctx context.Context, user ids.User) ([]tenant.Membership, error) {
 	var rows []memberRow
-	err := conn(ctx).Table("membership").Select("membership.*, organization.kind AS org_kind").
-		Joins("JOIN organization ON organization.id = membership.org_id").
-		Where("user_id = ?", user).Order("membership.created_at, org_id").Scan(&rows).Error
+	err := conn(ctx).Table("standing").Select("standing.*, organization.kind AS org_kind").
+		Joins("JOIN organization ON organization.id = standing.org_id").
+		Where("user_id = ?", user).Order("standing.created_at, org_id").Scan(&rows).Error
 	if err != nil {
 		return nil, fmt.Errorf("list memberships: %w", err)
 	}

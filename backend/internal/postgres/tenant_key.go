@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"gorm.io/gorm/clause"
@@ -24,12 +25,26 @@ type apiKeyRow struct {
 	ExpiresAt  *time.Time
 	LastUsedAt *time.Time
 	RevokedAt  *time.Time
+
+	ServiceAccountID ids.Service
+	Networks         textArray
+	PreviousHash     []byte
+	PreviousUntil    *time.Time
 }
 
 func (apiKeyRow) TableName() string { return "api_key" }
 
 func toAPIKey(r apiKeyRow) tenant.APIKey {
+	networks := make([]netip.Prefix, 0, len(r.Networks))
+	for _, text := range r.Networks {
+		network, err := netip.ParsePrefix(text)
+		if err != nil { // not ours: a network that nobody comes from keeps the key shut
+			network = netip.PrefixFrom(netip.IPv6Unspecified(), 128)
+		}
+		networks = append(networks, network)
+	}
 	return tenant.APIKey{
+		Service: r.ServiceAccountID, Networks: networks, PreviousHash: r.PreviousHash, PreviousUntil: instant(r.PreviousUntil),
 		ID: r.ID, Org: r.OrgID, Project: r.ProjectID, Name: r.Name, SecretHash: r.SecretHash, Scopes: r.Scopes, CreatedBy: r.CreatedBy,
 		CreatedAt: r.CreatedAt.UTC(), ExpiresAt: instant(r.ExpiresAt), LastUsedAt: instant(r.LastUsedAt), RevokedAt: instant(r.RevokedAt),
 	}
@@ -40,6 +55,7 @@ func (s *Tenants) CreateAPIKey(ctx context.Context, k tenant.APIKey) error {
 	row := apiKeyRow{
 		ID: k.ID, OrgID: k.Org, ProjectID: k.Project, Name: k.Name, SecretHash: k.SecretHash, Scopes: k.Scopes, CreatedBy: k.CreatedBy,
 		CreatedAt: k.CreatedAt, ExpiresAt: nullable(k.ExpiresAt), LastUsedAt: nullable(k.LastUsedAt), RevokedAt: nullable(k.RevokedAt),
+		ServiceAccountID: k.Service, Networks: each(k.Networks, netip.Prefix.String),
 	}
 	if err := conn(ctx).Create(&row).Error; err != nil {
 		return fmt.Errorf("insert API key: %w", err)
@@ -68,36 +84,58 @@ func (s *Tenants) APIKeys(ctx context.Context, org ids.Org, project ids.Project,
 	return each(rows, toAPIKey), nil
 }
 
-// credentialQuery finds a key with its maker's present role: the whole organization's before that of the key's own project.
+// credentialQuery finds a key with its maker's present role: the whole organization's before that of the key's own project, then the strongest.
+// A service account's key has the account's role.
 //
 //nolint:gosec // a query for credentials, none itself
 const credentialQuery = `
-	SELECT k.*, o.kind AS org_kind, m.role
+	SELECT * FROM (
+	SELECT k.*, o.kind AS org_kind, m.role, NULL::timestamptz AS account_expires_at, NULL::timestamptz AS account_disabled_at, m.project_id IS NOT NULL AS narrow
 	FROM api_key k
 	JOIN organization o ON o.id = k.org_id
 	JOIN app_user u ON u.id = k.created_by AND u.disabled_at IS NULL
-	JOIN membership m ON m.org_id = k.org_id AND m.user_id = k.created_by AND (m.project_id IS NULL OR m.project_id = k.project_id)
-	WHERE k.id = ?
-	ORDER BY m.project_id NULLS FIRST
+	JOIN standing m ON m.org_id = k.org_id AND m.user_id = k.created_by AND (m.project_id IS NULL OR m.project_id = k.project_id)
+	WHERE k.id = @id AND k.service_account_id IS NULL
+	UNION ALL
+	SELECT k.*, o.kind, a.role, a.expires_at, a.disabled_at, false
+	FROM api_key k
+	JOIN organization o ON o.id = k.org_id
+	JOIN service_account a ON a.id = k.service_account_id AND a.deleted_at IS NULL
+	WHERE k.id = @id) c
+	ORDER BY narrow, array_position(ARRAY['owner', 'admin', 'member', 'billing', 'viewer'], role)
 	LIMIT 1`
 
 type credentialRow struct {
-	Key     apiKeyRow `gorm:"embedded"`
-	OrgKind string
-	Role    string
+	Key               apiKeyRow `gorm:"embedded"`
+	OrgKind           string
+	Role              string
+	AccountExpiresAt  *time.Time
+	AccountDisabledAt *time.Time
 }
 
 // Credential implements tenant.APIKeys; only the platform may.
 func (s *Tenants) Credential(ctx context.Context, id ids.APIKey) (tenant.Credential, error) {
 	var rows []credentialRow
-	if err := conn(ctx).Raw(credentialQuery, id).Scan(&rows).Error; err != nil {
+	if err := conn(ctx).Raw(credentialQuery, map[string]any{"id": id}).Scan(&rows).Error; err != nil {
 		return tenant.Credential{}, fmt.Errorf("read credential: %w", err)
 	}
 	if len(rows) == 0 {
 		return tenant.Credential{}, fault.New(fault.NotFound, "not-found", "there is no such API key")
 	}
 	r := rows[0]
-	return tenant.Credential{Key: toAPIKey(r.Key), OrgKind: tenant.OrgKind(r.OrgKind), Role: tenant.Role(r.Role)}, nil
+	return tenant.Credential{
+		Key: toAPIKey(r.Key), OrgKind: tenant.OrgKind(r.OrgKind), Role: tenant.Role(r.Role),
+		Service: tenant.ServiceAccount{ID: r.Key.ServiceAccountID, ExpiresAt: instant(r.AccountExpiresAt), DisabledAt: instant(r.AccountDisabledAt)},
+	}, nil
+}
+
+// RotateAPIKey implements tenant.APIKeys.
+func (s *Tenants) RotateAPIKey(ctx context.Context, k tenant.APIKey) error {
+	row := apiKeyRow{SecretHash: k.SecretHash, PreviousHash: k.PreviousHash, PreviousUntil: nullable(k.PreviousUntil)}
+	if err := conn(ctx).Model(&apiKeyRow{}).Where("id = ?", k.ID).Select("secret_hash", "previous_hash", "previous_until").Updates(&row).Error; err != nil {
+		return fmt.Errorf("rotate API key: %w", err)
+	}
+	return nil
 }
 
 // RevokeAPIKey implements tenant.APIKeys.

@@ -122,6 +122,11 @@ func (s *Tenants) UpdateSession(ctx context.Context, session tenant.Session) err
 	return nil
 }
 
+// Session implements tenant.Sessions; only the platform may.
+func (s *Tenants) Session(ctx context.Context, id ids.Session) (tenant.Session, error) {
+	return takeOne(conn(ctx).Where("id = ?", id), toSession, "session")
+}
+
 // RevokeSession implements tenant.Sessions; the first revocation's time stays.
 func (s *Tenants) RevokeSession(ctx context.Context, id ids.Session, at time.Time) error {
 	if err := conn(ctx).Model(&sessionRow{}).Where("id = ? AND revoked_at IS NULL", id).Update("revoked_at", at).Error; err != nil {

@@ -73,7 +73,7 @@ type Scope = Schemas["Scope"];
 
 const scopes: Record<Scope, string> = {
   "market:read": "see the market and quotes", "leases:read": "see leases", "leases:write": "book, extend and end leases", "billing:read": "see balance and invoices",
-  "billing:write": "pay in", "identity:read": "see keys and projects", "identity:write": "make and revoke keys", "events:read": "see events and webhooks", "events:write": "change webhooks", "audit:read": "see the audit log", "admin:read": "see the fleet", "admin:write": "change the fleet",
+  "billing:write": "pay in", "identity:read": "see keys and projects", "identity:write": "make and revoke keys", "organization:read": "see members", "organization:write": "change members and service accounts", "events:read": "see events and webhooks", "events:write": "change webhooks", "audit:read": "see the audit log", "admin:read": "see the fleet", "admin:write": "change the fleet",
 };
 const usual: Scope[] = ["market:read", "leases:read", "leases:write"];
 const lives: [string, string][] = [["30", "30 days"], ["90", "90 days"], ["365", "a year"], ["", "for ever"]];

@@ -1,0 +1,91 @@
+package tenant
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/leasehold/leasehold/backend/fault"
+	"github.com/leasehold/leasehold/backend/ids"
+)
+
+// standingFor is how long what a session may do is believed without another look: a log-out, a lost role and a removed member take effect
+// within this time, everywhere.
+const standingFor = 10 * time.Second
+
+// maxStandings bounds the memory; past it everything is looked up again.
+const maxStandings = 50_000
+
+// standings remembers what sessions may do, a moment long.
+type standings struct {
+	mu   sync.Mutex
+	seen map[ids.Session]seenStanding
+}
+
+type seenStanding struct {
+	member Membership
+	alive  bool
+	until  time.Time
+}
+
+func newStandings() *standings { return &standings{seen: map[ids.Session]seenStanding{}} }
+
+func (s *standings) get(id ids.Session, now time.Time) (seenStanding, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, ok := s.seen[id]
+	return found, ok && now.Before(found.until)
+}
+
+func (s *standings) put(id ids.Session, standing seenStanding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.seen) >= maxStandings {
+		clear(s.seen)
+	}
+	s.seen[id] = standing
+}
+
+// standing is what a session's person may do now, whatever the token says: tokens live for minutes, and rights may not.
+func (s *Service) standing(ctx context.Context, claims Claims) (Actor, error) {
+	now := s.clock.Now()
+	found, ok := s.standings.get(claims.Session, now)
+	if !ok {
+		err := s.tx.WithinTx(ctx, func(ctx context.Context) error {
+			var err error
+			found, err = s.look(ctx, claims, now)
+			return err
+		})
+		if err != nil {
+			return Actor{}, err
+		}
+		s.standings.put(claims.Session, found)
+	}
+	if !found.alive {
+		return Actor{}, errSessionEnded()
+	}
+	actor := claims.actor()
+	actor.Role, actor.Project, actor.OrgKind = found.member.Role, found.member.Project, found.member.OrgKind
+	return actor, nil
+}
+
+func (s *Service) look(ctx context.Context, claims Claims, now time.Time) (seenStanding, error) {
+	gone := seenStanding{until: now.Add(standingFor)}
+	session, err := s.sessions.Session(ctx, claims.Session)
+	if fault.Is(err, fault.NotFound) || err == nil && (!session.RevokedAt.IsZero() || session.User != claims.User) {
+		return gone, nil
+	}
+	if err != nil {
+		return gone, err
+	}
+	user, err := s.accounts.User(ctx, claims.User)
+	if err != nil || !user.DisabledAt.IsZero() {
+		return gone, err
+	}
+	all, err := s.accounts.Memberships(ctx, claims.User)
+	if err != nil {
+		return gone, err
+	}
+	member, ok := strongest(all, claims.Org)
+	return seenStanding{member: member, alive: ok, until: now.Add(standingFor)}, nil
+}
