@@ -24,7 +24,7 @@ const (
 
 // containers makes real containers for a simulated site. Of its machines only the GPUs are not there; cores, memory and disk are this machine's.
 func (o simOptions) containers(log *slog.Logger) sim.ContainerMaker {
-	return func(m sim.Machine, gpus gpu.Driver, dir string) (sim.Containers, error) {
+	return func(ctx context.Context, m sim.Machine, gpus gpu.Driver, dir string) (sim.Containers, error) {
 		dir, err := filepath.Abs(dir)
 		if err != nil {
 			return nil, fmt.Errorf("find directory: %w", err)
@@ -37,7 +37,7 @@ func (o simOptions) containers(log *slog.Logger) sim.ContainerMaker {
 			bays[bay] = g.NUMANode
 		}
 		slots := len(bays) * gpu.SlotsPerBay
-		return container.New(container.Config{
+		return container.New(ctx, container.Config{
 			Name: containersOf(dir), Dir: dir, Images: o.images, Unpacked: filepath.Join(o.stateDir, "images"), Runtime: "runc", Init: "catatonit",
 			GPU: gpus, CDIDirs: []string{filepath.Join(dir, "cdi")}, Slots: slots, Now: now, Log: log.With("node", m.Inventory.Hostname),
 			Machine: func(context.Context) (container.Machine, error) {

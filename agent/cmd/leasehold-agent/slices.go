@@ -62,7 +62,7 @@ func (s *sliceOptions) tenants(ctx context.Context, c common, gpus gpu.Driver, a
 		return nil, nil, err
 	}
 	config.Log = c.log()
-	driver, err := container.New(config)
+	driver, err := container.New(ctx, config)
 	if err != nil {
 		return nil, nil, err
 	}

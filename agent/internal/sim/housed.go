@@ -25,7 +25,7 @@ type Containers interface {
 }
 
 // ContainerMaker makes the containers of one virtual machine, which keep their files in dir.
-type ContainerMaker func(m Machine, gpus gpu.Driver, dir string) (Containers, error)
+type ContainerMaker func(ctx context.Context, m Machine, gpus gpu.Driver, dir string) (Containers, error)
 
 // haltWithin bounds how long a virtual machine may take to be switched off.
 const haltWithin = 30 * time.Second
@@ -48,7 +48,7 @@ func (r *run) house(ctx context.Context, m Machine, b *box, tenants *shell, dir 
 	if r.Containers == nil || !m.shared() {
 		return b, access.Lines(tenants), nil
 	}
-	containers, err := r.Containers(m, b.gpus, filepath.Join(dir, "containers"))
+	containers, err := r.Containers(ctx, m, b.gpus, filepath.Join(dir, "containers"))
 	if err != nil {
 		return nil, nil, fmt.Errorf("make containers of node %s: %w", m.Inventory.Hostname, err)
 	}

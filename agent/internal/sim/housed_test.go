@@ -24,7 +24,7 @@ type barracks struct {
 	asks []string
 }
 
-func (b *barracks) maker(m sim.Machine, _ gpu.Driver, _ string) (sim.Containers, error) {
+func (b *barracks) maker(_ context.Context, m sim.Machine, _ gpu.Driver, _ string) (sim.Containers, error) {
 	return quarters{barracks: b, machine: m.Inventory.Hostname}, nil
 }
 

@@ -51,13 +51,13 @@ func (d deadly) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestErrand is no test: it is the process that dies.
+// TestErrand is no test: with an errand it is the process that dies, and without one it is nothing.
 func TestErrand(t *testing.T) {
 	t.Parallel()
 	var e errand
 	text := os.Getenv(errandVariable)
 	if text == "" {
-		t.Skip("only run by other tests")
+		return
 	}
 	require.NoError(t, json.Unmarshal([]byte(text), &e))
 	h := &house{t: t, dir: e.Dir, cfg: container.Config{

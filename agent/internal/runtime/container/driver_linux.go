@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/leasehold/leasehold/agent/internal/durable"
 	"github.com/leasehold/leasehold/agent/internal/gpu"
 	"github.com/leasehold/leasehold/agent/internal/node"
@@ -75,7 +77,7 @@ type Driver struct {
 }
 
 // New checks that this machine can hold containers and says what is missing if not.
-func New(cfg Config) (*Driver, error) {
+func New(ctx context.Context, cfg Config) (*Driver, error) {
 	if !regexp.MustCompile(`^[a-z0-9]{1,6}$`).MatchString(cfg.Name) {
 		return nil, fmt.Errorf("containers of %q: the name is not 1 to 6 of a-z and 0-9", cfg.Name)
 	}
@@ -100,10 +102,37 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("containers: %w", err)
 	}
-	return &Driver{
+	d := &Driver{
 		cfg: cfg, users: mine, oci: oci{path: cfg.Runtime, root: filepath.Join(cfg.Run, "oci")}, locks: map[int]*sync.Mutex{},
 		images: images{dir: cfg.Images, unpacked: cfg.Unpacked, maxBytes: maxImageBytes},
-	}, nil
+	}
+	if err := d.rehearse(ctx); err != nil {
+		return nil, fmt.Errorf("this machine cannot hold containers: %w", err)
+	}
+	return d, nil
+}
+
+// rehearse does once what every container needs and a process that itself is confined may not do, so that it is known before a lease is sold.
+func (d *Driver) rehearse(ctx context.Context) error {
+	err := privately(func() error {
+		if err := unix.Mount("tmpfs", d.cfg.Run, "tmpfs", 0, ""); err != nil {
+			return fmt.Errorf("mount: %w", err)
+		}
+		return nil
+	})
+	users, inNamespace := d.userNamespace(ctx, place{})
+	if inNamespace == nil {
+		inNamespace = users.Close()
+	}
+	loop, attaching := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if attaching == nil {
+		attaching = loop.Close()
+	}
+	mounts, grouping := cgroupMounts()
+	for _, mount := range mounts {
+		grouping = errors.Join(grouping, os.MkdirAll(filepath.Join(mount, "leasehold"), 0o755)) //nolint:gosec // as control groups are
+	}
+	return errors.Join(err, inNamespace, attaching, grouping)
 }
 
 // absolute finds a program by its name, and leaves what it cannot find for able to say.

@@ -96,7 +96,7 @@ func (h *house) build() {
 
 // abandon takes away what a failed test left.
 func (h *house) abandon() {
-	driver, err := container.New(h.cfg)
+	driver, err := container.New(context.Background(), h.cfg)
 	require.NoError(h.t, err)
 	_, err = driver.Wipe(context.Background(), node.Tenancy{Slots: protocol.Slots{From: 0, To: 16}}, quiet)
 	require.NoError(h.t, err)
@@ -138,7 +138,7 @@ func everyCore(t *testing.T) []container.Core {
 func (h *house) open() {
 	h.t.Helper()
 	var err error
-	if h.driver, err = container.New(h.cfg); err != nil {
+	if h.driver, err = container.New(h.t.Context(), h.cfg); err != nil {
 		h.t.Skipf("tenants cannot be held here: %v", err)
 	}
 	h.door, err = access.NewServer(h.t.Context(), access.ServerConfig{
