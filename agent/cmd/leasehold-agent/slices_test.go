@@ -46,8 +46,13 @@ func TestTenantsHaveNoWayOutUnlessOneIsNamed(t *testing.T) {
 		require.True(t, closed[private], "%s is the operator's, and open", private)
 	}
 	for _, flags := range [][]string{
-		{"--egress", "eth0", "--name-server", "garbage"}, {"--egress", "eth0", "--egress-pool", "garbage"}, {"--egress", "eth0", "--egress-closed", "fe80::/10"},
-		{"--egress", "eth0; flush ruleset"}, {"--egress", `eth0"`}, {"--egress", "an-interface-of-too-long-a-name"}, {"--egress", "eth0", "--egress-pool", "10.0.0.0/28"},
+		{"--egress", "eth0", "--name-server", "garbage"},
+		{"--egress", "eth0", "--egress-pool", "garbage"},
+		{"--egress", "eth0", "--egress-closed", "fe80::/10"},
+		{"--egress", "eth0; flush ruleset"},
+		{"--egress", `eth0"`},
+		{"--egress", "an-interface-of-too-long-a-name"},
+		{"--egress", "eth0", "--egress-pool", "10.0.0.0/28"},
 	} {
 		_, err := slicesOf(t, flags...).wayOut()
 		require.Error(t, err, flags)
