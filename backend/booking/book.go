@@ -106,8 +106,12 @@ func (s *Service) windowOf(q Quote, t catalog.InstanceType, now time.Time) (leas
 	return q.Window, nil
 }
 
-// placeTries is how often a booking looks for machines when others are faster. Each race that it loses, somebody has won.
-const placeTries = 8
+const (
+	// placeTries is how often a booking looks for machines when others are faster. Each race that it loses, somebody has won.
+	placeTries = 32
+	// queueAfter is how many races it loses before it queues: then only newcomers can be faster.
+	queueAfter = 3
+)
 
 // errRaceLost says that somebody else took a machine between the look and the lock.
 var errRaceLost = errors.New("somebody else took the machine")
@@ -119,7 +123,12 @@ var errRaceLost = errors.New("somebody else took the machine")
 func (s *Service) take(ctx context.Context, q Quote, t catalog.InstanceType, w lease.Window, now time.Time) (Placement, error) {
 	demand := Demand{Type: t, Instances: q.Instances, Occupied: occupied(t, w), Topology: q.Topology}
 	query := PoolQuery{Type: t, Site: q.Site, Time: around(demand.Occupied), Needed: demand.Occupied, Now: now, HeardSince: heardSince(demand.Occupied, now)}
-	for range placeTries {
+	for try := range placeTries {
+		if try == queueAfter {
+			if err := s.Market.Queue(ctx, q.Site, t.Hardware); err != nil {
+				return Placement{}, err
+			}
+		}
 		demand.Seed = rand.Uint64() //nolint:gosec // spreads equals, guards nothing
 		var placed Placement
 		err := s.Tx.Attempt(ctx, func(ctx context.Context) (err error) {

@@ -196,6 +196,29 @@ func TestWindowsThatMakeNoSenseAreRefused(t *testing.T) {
 	require.Equal(t, "no-capacity", fault.CodeOf(err))
 }
 
+func TestARushOnAFleetThatHasRoomForAllTurnsNobodyAway(t *testing.T) {
+	t.Parallel()
+	const clients, each = 40, 3
+	s := newShop(t)
+	s.Nodes(t, "h100", "hw", "bare_metal", clients*each+2, 8)
+	s.InstanceType(t, "h100", "hw", "bare_metal", 8)
+	c, ctx := s.customer(t, "acme", 90_000_000)
+	wish := s.in(time.Hour, 2*time.Hour)
+	wish.Instances = each
+	var wait sync.WaitGroup
+	start := make(chan struct{})
+	for range clients {
+		wait.Go(func() {
+			<-start
+			if _, err := s.book(ctx, c, wish); err != nil {
+				t.Errorf("turned away: %v", err)
+			}
+		})
+	}
+	close(start)
+	wait.Wait()
+}
+
 func TestExtensionsTakeTheSameCapacityOrNothing(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

@@ -54,6 +54,9 @@ type Market interface {
 	// Pools reads the machines that the type places on, with what is busy in the time. A slot that is quarantined, or whose unreleased
 	// allocation is past its time, is busy for ever; a machine with a condition that prevents allocation is left out.
 	Pools(ctx context.Context, q PoolQuery) ([]Pool, error)
+	// Queue waits until no other transaction that has called it for the site and hardware is under way. It is for whoever keeps losing
+	// races there, and holds no machine.
+	Queue(ctx context.Context, site ids.Site, hardware string) error
 	// Obstacle reads what keeps a lease from staying where it is for longer; nil: nothing does.
 	Obstacle(ctx context.Context, id ids.Lease, longer time.Duration) (*Obstacle, error)
 	// LockNodes locks the machines' rows in the order of their ids, so that bookings wait for each other and never in a circle.

@@ -218,6 +218,17 @@ func (s *Booking) SSHKeys(ctx context.Context, all []ids.SSHKey) ([]lease.SSHKey
 	return keys, nil
 }
 
+// Queue implements booking.Market.
+func (s *Booking) Queue(ctx context.Context, site ids.Site, hardware string) error {
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
+		return conn(ctx).Exec("SELECT pg_advisory_xact_lock(hashtextextended(?, 5309))", site.String()+" "+hardware).Error
+	})
+	if err != nil {
+		return fmt.Errorf("queue for machines: %w", err)
+	}
+	return nil
+}
+
 // Obstacle implements booking.Market. Other leases' slots and those of maintenance count alike.
 func (s *Booking) Obstacle(ctx context.Context, id ids.Lease, longer time.Duration) (*booking.Obstacle, error) {
 	var found struct {
