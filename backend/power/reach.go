@@ -15,11 +15,13 @@ type Pace struct {
 	AgainAfter time.Duration
 	// PoliteFor is how long an operating system may take over a shut-down that it was asked for.
 	PoliteFor time.Duration
+	// LookEvery is how often a worker looks for operations; a person may wait for one.
+	LookEvery time.Duration
 }
 
 // DefaultPace is for real BMCs.
 func DefaultPace() Pace {
-	return Pace{ReadEvery: 2 * time.Second, AgainAfter: 20 * time.Second, PoliteFor: 2 * time.Minute}
+	return Pace{ReadEvery: 2 * time.Second, AgainAfter: 20 * time.Second, PoliteFor: 2 * time.Minute, LookEvery: time.Second}
 }
 
 // readsThatCount is how often in a row a BMC must say the same: some answer a moment ahead of what they do.

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// lookEvery is how often a worker looks for operations; a person may wait for one.
-	lookEvery = time.Second
 	// claimFor is how long a worker that is gone keeps others from a machine; it claims anew three times as often.
 	claimFor = 30 * time.Second
 	// atOnce bounds how many machines one worker switches at the same time.
@@ -28,7 +26,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	defer work.Wait()
 	places := make(chan struct{}, atOnce)
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(s.Pace.LookEvery)
 	defer tick.Stop()
 	for {
 		select {

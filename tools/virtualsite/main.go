@@ -87,7 +87,7 @@ func run(ctx context.Context, o options) error {
 		}
 		group.Go(func() error { return controller.Serve(ctx, listener) })
 	}
-	data, err := json.MarshalIndent(rack, "", "  ")
+	data, err := json.MarshalIndent(rack, "", "  ") //nolint:gosec // passwords of BMCs that end with this process; the file is its owner's alone
 	if err != nil {
 		return err
 	}
