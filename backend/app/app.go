@@ -160,15 +160,15 @@ func (a *App) wire(ctx context.Context) error {
 	}
 	sealer := fabric.Sealer{Key: attestation}
 	a.audit = audit.New(postgres.NewAuditEvents(a.db), a.clock)
+	if a.vault, err = keys.OpenVault(a.config.KeysDir); err != nil {
+		return fmt.Errorf("open vault: %w", err)
+	}
 	a.tenants, err = tenant.New(a.db, postgres.NewTenants(a.db), keys.NewTokens(session, a.registry, a.clock), a.audit, a.clock,
-		tenant.Options{Environment: a.config.Environment})
+		tenant.Options{Environment: a.config.Environment, Vault: a.vault, AdminsNeedSecondFactor: !a.config.Lab})
 	if err != nil {
 		return fmt.Errorf("wire identity: %w", err)
 	}
 	a.box, a.work = postgres.NewOutbox(a.db), postgres.NewLeaseWork(a.db)
-	if a.vault, err = keys.OpenVault(a.config.KeysDir); err != nil {
-		return fmt.Errorf("open vault: %w", err)
-	}
 	a.webhooks = webhook.New(a.db, postgres.NewWebhooks(a.db), a.vault, a.audit, a.hub, a.clock, a.config.Lab)
 	a.catalog = catalog.New(a.db, postgres.NewCatalog(a.db), a.clock)
 	stock := postgres.NewInventory(a.db)
@@ -298,6 +298,9 @@ func (a *App) Server(ctx context.Context) (*http.Server, error) {
 // proofsPerHour is how many proofs of its isolation a lease's owner may ask for in an hour, all of them at once when they like.
 const proofsPerHour = 30
 
+// codesPerHour is how many second factors may be tried at one address: a guesser needs three of a million, and years.
+const codesPerHour = 20
+
 const testGatewayPage = "/test-gateway"
 
 func (a *App) handler(ctx context.Context) (http.Handler, error) {
@@ -314,6 +317,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 			Identity: httpapi.Identity{
 				Tenants: a.tenants, Gateway: a.gateway.Name(), SecureCookies: a.config.SecureCookies,
 				LogIns: ratelimit.New(rates, a.clock, limit("log-in", 20)),
+				Codes:  ratelimit.New(rates, a.clock, ratelimit.Policy{Name: "code", Requests: codesPerHour, Window: time.Hour}),
 			},
 			System: httpapi.System{
 				Checks: map[string]func(context.Context) error{"database": a.db.Ping, "migrations": a.db.CheckMigrations}, Keys: a.registry, Log: a.log,

@@ -35,7 +35,8 @@ type Config struct {
 	// How many requests a minute one credential may make, and one organization with all of its credentials; 0: 1,200 and 6,000.
 	CredentialRequests   int
 	OrganizationRequests int
-	// Lab loosens what protects an installation that strangers reach: webhooks may go to private addresses and by plain HTTP.
+	// Lab loosens what protects an installation that strangers reach: webhooks may go to private addresses and by plain HTTP, and admins need no
+	// second factor.
 	Lab    bool
 	Tracer postgres.Tracer // sees every SQL statement, to measure; nil: nobody does
 }
@@ -55,7 +56,8 @@ const EnvironmentHelp = `Configured by the environment:
   LEASEHOLD_ENVIRONMENT            part of API keys (default live)
   LEASEHOLD_CREDENTIAL_REQUESTS    requests a minute of one credential (default 1200)
   LEASEHOLD_ORGANIZATION_REQUESTS  requests a minute of one organization (default 6000)
-  LEASEHOLD_LAB                    1: nobody but friends can reach it; webhooks may go to private addresses and by plain HTTP
+  LEASEHOLD_LAB                    1: nobody but friends can reach it; webhooks may go to private
+                                   addresses and by plain HTTP, and admins need no second factor
   LEASEHOLD_TRUSTED_PROXY          address or network whose X-Forwarded-For is believed
   LEASEHOLD_NODES_URL              where machines that boot from the network reach the API (default: as people do)
   LEASEHOLD_SERVICE_OS_DIR         directory with vmlinuz and initramfs.gz of the service OS, which /netboot/v1 serves

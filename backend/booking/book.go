@@ -83,6 +83,9 @@ func (s *Service) bookable(ctx context.Context, actor tenant.Actor, in BookInput
 	case customer.Suspended:
 		return q, nil, errSuspended()
 	}
+	if err := customer.Policy.permit(q.InstanceType, q.Site, q.Window.Duration(), q.Total); err != nil {
+		return q, nil, err // it may have changed since the quote
+	}
 	keys, err := s.Customers.SSHKeys(ctx, in.SSHKeys)
 	if err != nil {
 		return q, nil, err

@@ -104,6 +104,13 @@ func (s *Service) planExtension(ctx context.Context, l lease.Lease, end time.Tim
 		return Extension{}, err
 	}
 	segment := segmentOf(len(segments)+1, lease.Window{Start: l.End, End: end}, t, price, customer.TaxRateBPS, l.FailurePolicy, now)
+	net, tax, err := metering.Worth(append(slices.Clip(segments), segment), l.Instances)
+	if err != nil {
+		return Extension{}, err
+	}
+	if err := customer.Policy.permit(l.InstanceType, l.Site, end.Sub(l.Start), net.Add(tax)); err != nil {
+		return Extension{}, err
+	}
 	return priceExtension(l, segments, segment)
 }
 

@@ -70,6 +70,7 @@ type Customer struct {
 	Currency   money.Currency
 	TaxRateBPS int
 	Suspended  bool // it may not book
+	Policy     Policy
 }
 
 // Customers knows organizations, their projects and keys; all within the acting organization.

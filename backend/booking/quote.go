@@ -84,10 +84,16 @@ func (s *Service) Quote(ctx context.Context, w Wish) (Quote, error) {
 		if err != nil {
 			return err
 		}
+		if options, err = customer.Policy.filter(options); err != nil {
+			return err
+		}
 		if len(options) == 0 {
 			return s.shortage(ctx, w)
 		}
 		if made, err = s.offer(actor, customer, project, w, options[0]); err != nil {
+			return err
+		}
+		if err := customer.Policy.permit(made.InstanceType, made.Site, made.Window.Duration(), made.Total); err != nil {
 			return err
 		}
 		if err := s.Quotes.InsertQuote(ctx, made); err != nil {

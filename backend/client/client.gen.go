@@ -1801,7 +1801,13 @@ type Me struct {
 
 	// Scopes Empty for sessions: all that the role allows.
 	Scopes []string `json:"scopes"`
-	User   *User    `json:"user,omitempty"`
+
+	// SecondFactor The session has shown one
+	SecondFactor bool `json:"second_factor"`
+
+	// SecondFactorMissing One is required; until it is set up, or shown in another log-in, nothing else works
+	SecondFactorMissing bool  `json:"second_factor_missing"`
+	User                *User `json:"user,omitempty"`
 }
 
 // MePaymentGateway `test`: no real money moves.
@@ -2047,6 +2053,27 @@ type PKeyRange struct {
 	Low  string `json:"low"`
 }
 
+// Policy defines model for Policy.
+type Policy struct {
+	// InstanceTypes Names of those that may be leased
+	InstanceTypes *[]string `json:"instance_types,omitempty"`
+
+	// MaxDurationSeconds Of a lease with its extensions
+	MaxDurationSeconds *int64 `json:"max_duration_seconds,omitempty"`
+
+	// MaxKeySeconds How long an API key lives at most
+	MaxKeySeconds *int64 `json:"max_key_seconds,omitempty"`
+
+	// MaxLeaseMinor Worst case of a lease with its extensions, tax included, in minor units
+	MaxLeaseMinor *int64 `json:"max_lease_minor,omitempty"`
+
+	// RequireSecondFactor Sessions without one can do nothing but set one up. Who requires it has shown one.
+	RequireSecondFactor *bool `json:"require_second_factor,omitempty"`
+
+	// Sites Names of those where may be leased
+	Sites *[]string `json:"sites,omitempty"`
+}
+
 // PortDifference defines model for PortDifference.
 type PortDifference struct {
 	After  SwitchPort  `json:"after"`
@@ -2214,6 +2241,11 @@ type Rate struct {
 // RatePer defines model for Rate.Per.
 type RatePer string
 
+// RecoveryCodes defines model for RecoveryCodes.
+type RecoveryCodes struct {
+	RecoveryCodes *[]string `json:"recovery_codes,omitempty"`
+}
+
 // RefundStep defines model for RefundStep.
 type RefundStep struct {
 	NoticeSeconds int64 `json:"notice_seconds"`
@@ -2252,6 +2284,20 @@ type SSHKeyList struct {
 
 // Scope defines model for Scope.
 type Scope string
+
+// SecondFactor defines model for SecondFactor.
+type SecondFactor struct {
+	// OtpauthURL The same as an address, which apps read from a QR code
+	OtpauthURL *string `json:"otpauth_url,omitempty"`
+
+	// Secret Base32, to type into an app
+	Secret *string `json:"secret,omitempty"`
+}
+
+// SecondFactorCode defines model for SecondFactorCode.
+type SecondFactorCode struct {
+	Code string `json:"code"`
+}
 
 // ServiceAccount defines model for ServiceAccount.
 type ServiceAccount struct {
@@ -2299,7 +2345,9 @@ type Session struct {
 
 // SessionCreate defines model for SessionCreate.
 type SessionCreate struct {
-	Email string `json:"email"`
+	// Code Of the authenticator app, or a recovery code. Without it the answer is 401, /problems/second-factor-required, where one is needed.
+	Code  *string `json:"code,omitempty"`
+	Email string  `json:"email"`
 
 	// OrganizationID For people in several organizations. Left out, the first one.
 	OrganizationID *string `json:"organization_id,omitempty"`
@@ -3156,6 +3204,24 @@ type GetLeaseMetricsParams struct {
 	To   *time.Time `form:"to,omitempty" json:"to,omitempty"`
 }
 
+// BeginSecondFactorParams defines parameters for BeginSecondFactor.
+type BeginSecondFactorParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// ConfirmSecondFactorParams defines parameters for ConfirmSecondFactor.
+type ConfirmSecondFactorParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
+// RemoveSecondFactorParams defines parameters for RemoveSecondFactor.
+type RemoveSecondFactorParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // ListMembersParams defines parameters for ListMembers.
 type ListMembersParams struct {
 	Limit  *Limit  `form:"limit,omitempty" json:"limit,omitempty"`
@@ -3170,6 +3236,15 @@ type DeleteMemberParams struct {
 
 // UpdateMemberParams defines parameters for UpdateMember.
 type UpdateMemberParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+
+	// IfMatch The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// SetPolicyParams defines parameters for SetPolicy.
+type SetPolicyParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 
@@ -3387,8 +3462,17 @@ type UpdateLeaseJSONRequestBody = LeaseUpdate
 // ExtendLeaseJSONRequestBody defines body for ExtendLease for application/json ContentType.
 type ExtendLeaseJSONRequestBody = ExtensionCreate
 
+// ConfirmSecondFactorJSONRequestBody defines body for ConfirmSecondFactor for application/json ContentType.
+type ConfirmSecondFactorJSONRequestBody = SecondFactorCode
+
+// RemoveSecondFactorJSONRequestBody defines body for RemoveSecondFactor for application/json ContentType.
+type RemoveSecondFactorJSONRequestBody = SecondFactorCode
+
 // UpdateMemberJSONRequestBody defines body for UpdateMember for application/json ContentType.
 type UpdateMemberJSONRequestBody = MemberUpdate
+
+// SetPolicyJSONRequestBody defines body for SetPolicy for application/json ContentType.
+type SetPolicyJSONRequestBody = Policy
 
 // CreateProjectJSONRequestBody defines body for CreateProject for application/json ContentType.
 type CreateProjectJSONRequestBody = ProjectCreate
@@ -4164,6 +4248,45 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/me (the `GetMe` operationId).
 	GetMe(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// BeginSecondFactor Set up one-time passwords (TOTP)
+	//
+	// Give the secret to an authenticator app, then confirm with its first code. Of no effect until then.
+	//
+	// Corresponds with POST /v1/me/second-factor (the `BeginSecondFactor` operationId).
+	BeginSecondFactor(ctx context.Context, params *BeginSecondFactorParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ConfirmSecondFactorWithBody Confirm one-time passwords with the first code
+	//
+	// From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/me/second-factor/confirmation (the `ConfirmSecondFactor` operationId).
+	ConfirmSecondFactorWithBody(ctx context.Context, params *ConfirmSecondFactorParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ConfirmSecondFactor Confirm one-time passwords with the first code
+	//
+	// From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/me/second-factor/confirmation (the `ConfirmSecondFactor` operationId).
+	ConfirmSecondFactor(ctx context.Context, params *ConfirmSecondFactorParams, body ConfirmSecondFactorJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveSecondFactorWithBody Remove one-time passwords
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/me/second-factor/removal (the `RemoveSecondFactor` operationId).
+	RemoveSecondFactorWithBody(ctx context.Context, params *RemoveSecondFactorParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveSecondFactor Remove one-time passwords
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/me/second-factor/removal (the `RemoveSecondFactor` operationId).
+	RemoveSecondFactor(ctx context.Context, params *RemoveSecondFactorParams, body RemoveSecondFactorJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListMembers Who belongs to the organization
 	//
 	// Corresponds with GET /v1/members (the `ListMembers` operationId).
@@ -4198,6 +4321,29 @@ type ClientInterface interface {
 	//
 	// Corresponds with PATCH /v1/members/{user_id} (the `UpdateMember` operationId).
 	UpdateMember(ctx context.Context, userID UserID, params *UpdateMemberParams, body UpdateMemberJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetPolicy What the organization allows its own people and programs
+	//
+	// Corresponds with GET /v1/organization/policy (the `GetPolicy` operationId).
+	GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPolicyWithBody Replace the organization's policy
+	//
+	// It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/organization/policy (the `SetPolicy` operationId).
+	SetPolicyWithBody(ctx context.Context, params *SetPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPolicy Replace the organization's policy
+	//
+	// It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/organization/policy (the `SetPolicy` operationId).
+	SetPolicy(ctx context.Context, params *SetPolicyParams, body SetPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListPrices Price versions, past and present
 	//
@@ -6067,6 +6213,95 @@ func (c *Client) GetMe(ctx context.Context, reqEditors ...RequestEditorFn) (*htt
 	return c.Client.Do(req)
 }
 
+// BeginSecondFactor Set up one-time passwords (TOTP)
+//
+// Give the secret to an authenticator app, then confirm with its first code. Of no effect until then.
+//
+// Corresponds with POST /v1/me/second-factor (the `BeginSecondFactor` operationId).
+func (c *Client) BeginSecondFactor(ctx context.Context, params *BeginSecondFactorParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBeginSecondFactorRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ConfirmSecondFactorWithBody Confirm one-time passwords with the first code
+//
+// From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/me/second-factor/confirmation (the `ConfirmSecondFactor` operationId).
+func (c *Client) ConfirmSecondFactorWithBody(ctx context.Context, params *ConfirmSecondFactorParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewConfirmSecondFactorRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ConfirmSecondFactor Confirm one-time passwords with the first code
+//
+// From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/me/second-factor/confirmation (the `ConfirmSecondFactor` operationId).
+func (c *Client) ConfirmSecondFactor(ctx context.Context, params *ConfirmSecondFactorParams, body ConfirmSecondFactorJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewConfirmSecondFactorRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveSecondFactorWithBody Remove one-time passwords
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/me/second-factor/removal (the `RemoveSecondFactor` operationId).
+func (c *Client) RemoveSecondFactorWithBody(ctx context.Context, params *RemoveSecondFactorParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveSecondFactorRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveSecondFactor Remove one-time passwords
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/me/second-factor/removal (the `RemoveSecondFactor` operationId).
+func (c *Client) RemoveSecondFactor(ctx context.Context, params *RemoveSecondFactorParams, body RemoveSecondFactorJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveSecondFactorRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListMembers Who belongs to the organization
 //
 // Corresponds with GET /v1/members (the `ListMembers` operationId).
@@ -6142,6 +6377,59 @@ func (c *Client) UpdateMemberWithBody(ctx context.Context, userID UserID, params
 // Corresponds with PATCH /v1/members/{user_id} (the `UpdateMember` operationId).
 func (c *Client) UpdateMember(ctx context.Context, userID UserID, params *UpdateMemberParams, body UpdateMemberJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewUpdateMemberRequest(c.Server, userID, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPolicy What the organization allows its own people and programs
+//
+// Corresponds with GET /v1/organization/policy (the `GetPolicy` operationId).
+func (c *Client) GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPolicyRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPolicyWithBody Replace the organization's policy
+//
+// It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/organization/policy (the `SetPolicy` operationId).
+func (c *Client) SetPolicyWithBody(ctx context.Context, params *SetPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPolicyRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPolicy Replace the organization's policy
+//
+// It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/organization/policy (the `SetPolicy` operationId).
+func (c *Client) SetPolicy(ctx context.Context, params *SetPolicyParams, body SetPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPolicyRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -10920,6 +11208,152 @@ func NewGetMeRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewBeginSecondFactorRequest constructs an http.Request for the BeginSecondFactor method
+func NewBeginSecondFactorRequest(server string, params *BeginSecondFactorParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/me/second-factor")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewConfirmSecondFactorRequest calls the generic ConfirmSecondFactor builder with application/json body
+func NewConfirmSecondFactorRequest(server string, params *ConfirmSecondFactorParams, body ConfirmSecondFactorJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewConfirmSecondFactorRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewConfirmSecondFactorRequestWithBody constructs an http.Request for the ConfirmSecondFactor method, with any body, and a specified content type
+func NewConfirmSecondFactorRequestWithBody(server string, params *ConfirmSecondFactorParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/me/second-factor/confirmation")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewRemoveSecondFactorRequest calls the generic RemoveSecondFactor builder with application/json body
+func NewRemoveSecondFactorRequest(server string, params *RemoveSecondFactorParams, body RemoveSecondFactorJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRemoveSecondFactorRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewRemoveSecondFactorRequestWithBody constructs an http.Request for the RemoveSecondFactor method, with any body, and a specified content type
+func NewRemoveSecondFactorRequestWithBody(server string, params *RemoveSecondFactorParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/me/second-factor/removal")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
 // NewListMembersRequest constructs an http.Request for the ListMembers method
 func NewListMembersRequest(server string, params *ListMembersParams) (*http.Request, error) {
 	var err error
@@ -11105,6 +11539,97 @@ func NewUpdateMemberRequestWithBody(server string, userID UserID, params *Update
 	}
 
 	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+		if params.IfMatch != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetPolicyRequest constructs an http.Request for the GetPolicy method
+func NewGetPolicyRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/organization/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetPolicyRequest calls the generic SetPolicy builder with application/json body
+func NewSetPolicyRequest(server string, params *SetPolicyParams, body SetPolicyJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetPolicyRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewSetPolicyRequestWithBody constructs an http.Request for the SetPolicy method, with any body, and a specified content type
+func NewSetPolicyRequestWithBody(server string, params *SetPolicyParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/organization/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
 	if err != nil {
 		return nil, err
 	}
@@ -13504,6 +14029,47 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/me (the `GetMe` operationId).
 	GetMeWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetMeResponse, error)
 
+	// BeginSecondFactorWithResponse Set up one-time passwords (TOTP)
+	//
+	// Give the secret to an authenticator app, then confirm with its first code. Of no effect until then.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/me/second-factor (the `BeginSecondFactor` operationId).
+	BeginSecondFactorWithResponse(ctx context.Context, params *BeginSecondFactorParams, reqEditors ...RequestEditorFn) (*BeginSecondFactorResponse, error)
+
+	// ConfirmSecondFactorWithBodyWithResponse Confirm one-time passwords with the first code
+	//
+	// From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/me/second-factor/confirmation (the `ConfirmSecondFactor` operationId).
+	ConfirmSecondFactorWithBodyWithResponse(ctx context.Context, params *ConfirmSecondFactorParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ConfirmSecondFactorResponse, error)
+
+	// ConfirmSecondFactorWithResponse Confirm one-time passwords with the first code
+	//
+	// From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/me/second-factor/confirmation (the `ConfirmSecondFactor` operationId).
+	ConfirmSecondFactorWithResponse(ctx context.Context, params *ConfirmSecondFactorParams, body ConfirmSecondFactorJSONRequestBody, reqEditors ...RequestEditorFn) (*ConfirmSecondFactorResponse, error)
+
+	// RemoveSecondFactorWithBodyWithResponse Remove one-time passwords
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/me/second-factor/removal (the `RemoveSecondFactor` operationId).
+	RemoveSecondFactorWithBodyWithResponse(ctx context.Context, params *RemoveSecondFactorParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RemoveSecondFactorResponse, error)
+
+	// RemoveSecondFactorWithResponse Remove one-time passwords
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/me/second-factor/removal (the `RemoveSecondFactor` operationId).
+	RemoveSecondFactorWithResponse(ctx context.Context, params *RemoveSecondFactorParams, body RemoveSecondFactorJSONRequestBody, reqEditors ...RequestEditorFn) (*RemoveSecondFactorResponse, error)
+
 	// ListMembersWithResponse Who belongs to the organization
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -13544,6 +14110,31 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /v1/members/{user_id} (the `UpdateMember` operationId).
 	UpdateMemberWithResponse(ctx context.Context, userID UserID, params *UpdateMemberParams, body UpdateMemberJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateMemberResponse, error)
+
+	// GetPolicyWithResponse What the organization allows its own people and programs
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/organization/policy (the `GetPolicy` operationId).
+	GetPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicyResponse, error)
+
+	// SetPolicyWithBodyWithResponse Replace the organization's policy
+	//
+	// It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/organization/policy (the `SetPolicy` operationId).
+	SetPolicyWithBodyWithResponse(ctx context.Context, params *SetPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPolicyResponse, error)
+
+	// SetPolicyWithResponse Replace the organization's policy
+	//
+	// It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/organization/policy (the `SetPolicy` operationId).
+	SetPolicyWithResponse(ctx context.Context, params *SetPolicyParams, body SetPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPolicyResponse, error)
 
 	// ListPricesWithResponse Price versions, past and present
 	//
@@ -17431,6 +18022,143 @@ func (r GetMeResponse) ContentType() string {
 	return ""
 }
 
+type BeginSecondFactorResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *SecondFactor
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r BeginSecondFactorResponse) GetJSON201() *SecondFactor {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r BeginSecondFactorResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r BeginSecondFactorResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r BeginSecondFactorResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r BeginSecondFactorResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r BeginSecondFactorResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ConfirmSecondFactorResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *RecoveryCodes
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r ConfirmSecondFactorResponse) GetJSON201() *RecoveryCodes {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ConfirmSecondFactorResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ConfirmSecondFactorResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ConfirmSecondFactorResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ConfirmSecondFactorResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ConfirmSecondFactorResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RemoveSecondFactorResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RemoveSecondFactorResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveSecondFactorResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveSecondFactorResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveSecondFactorResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveSecondFactorResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListMembersResponse200Headers the declared response headers of an HTTP 200 response for ListMembers
 type ListMembersResponse200Headers struct {
 	Link *string
@@ -17631,6 +18359,116 @@ func (r UpdateMemberResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r UpdateMemberResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetPolicyResponse200Headers the declared response headers of an HTTP 200 response for GetPolicy
+type GetPolicyResponse200Headers struct {
+	ETag string
+}
+
+type GetPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Policy
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetPolicyResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetPolicyResponse) GetJSON200() *Policy {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetPolicyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SetPolicyResponse200Headers the declared response headers of an HTTP 200 response for SetPolicy
+type SetPolicyResponse200Headers struct {
+	ETag string
+}
+
+type SetPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Policy
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SetPolicyResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetPolicyResponse) GetJSON200() *Policy {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetPolicyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetPolicyResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -20432,6 +21270,77 @@ func (c *ClientWithResponses) GetMeWithResponse(ctx context.Context, reqEditors 
 	return ParseGetMeResponse(rsp)
 }
 
+// BeginSecondFactorWithResponse Set up one-time passwords (TOTP)
+//
+// Give the secret to an authenticator app, then confirm with its first code. Of no effect until then.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/me/second-factor (the `BeginSecondFactor` operationId).
+func (c *ClientWithResponses) BeginSecondFactorWithResponse(ctx context.Context, params *BeginSecondFactorParams, reqEditors ...RequestEditorFn) (*BeginSecondFactorResponse, error) {
+	rsp, err := c.BeginSecondFactor(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBeginSecondFactorResponse(rsp)
+}
+
+// ConfirmSecondFactorWithBodyWithResponse Confirm one-time passwords with the first code
+//
+// From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/me/second-factor/confirmation (the `ConfirmSecondFactor` operationId).
+func (c *ClientWithResponses) ConfirmSecondFactorWithBodyWithResponse(ctx context.Context, params *ConfirmSecondFactorParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ConfirmSecondFactorResponse, error) {
+	rsp, err := c.ConfirmSecondFactorWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseConfirmSecondFactorResponse(rsp)
+}
+
+// ConfirmSecondFactorWithResponse Confirm one-time passwords with the first code
+//
+// From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/me/second-factor/confirmation (the `ConfirmSecondFactor` operationId).
+func (c *ClientWithResponses) ConfirmSecondFactorWithResponse(ctx context.Context, params *ConfirmSecondFactorParams, body ConfirmSecondFactorJSONRequestBody, reqEditors ...RequestEditorFn) (*ConfirmSecondFactorResponse, error) {
+	rsp, err := c.ConfirmSecondFactor(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseConfirmSecondFactorResponse(rsp)
+}
+
+// RemoveSecondFactorWithBodyWithResponse Remove one-time passwords
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/me/second-factor/removal (the `RemoveSecondFactor` operationId).
+func (c *ClientWithResponses) RemoveSecondFactorWithBodyWithResponse(ctx context.Context, params *RemoveSecondFactorParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RemoveSecondFactorResponse, error) {
+	rsp, err := c.RemoveSecondFactorWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveSecondFactorResponse(rsp)
+}
+
+// RemoveSecondFactorWithResponse Remove one-time passwords
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/me/second-factor/removal (the `RemoveSecondFactor` operationId).
+func (c *ClientWithResponses) RemoveSecondFactorWithResponse(ctx context.Context, params *RemoveSecondFactorParams, body RemoveSecondFactorJSONRequestBody, reqEditors ...RequestEditorFn) (*RemoveSecondFactorResponse, error) {
+	rsp, err := c.RemoveSecondFactor(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveSecondFactorResponse(rsp)
+}
+
 // ListMembersWithResponse Who belongs to the organization
 //
 // Returns a wrapper object for the known response body format(s).
@@ -20501,6 +21410,49 @@ func (c *ClientWithResponses) UpdateMemberWithResponse(ctx context.Context, user
 		return nil, err
 	}
 	return ParseUpdateMemberResponse(rsp)
+}
+
+// GetPolicyWithResponse What the organization allows its own people and programs
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/organization/policy (the `GetPolicy` operationId).
+func (c *ClientWithResponses) GetPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicyResponse, error) {
+	rsp, err := c.GetPolicy(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPolicyResponse(rsp)
+}
+
+// SetPolicyWithBodyWithResponse Replace the organization's policy
+//
+// It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/organization/policy (the `SetPolicy` operationId).
+func (c *ClientWithResponses) SetPolicyWithBodyWithResponse(ctx context.Context, params *SetPolicyParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPolicyResponse, error) {
+	rsp, err := c.SetPolicyWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPolicyResponse(rsp)
+}
+
+// SetPolicyWithResponse Replace the organization's policy
+//
+// It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/organization/policy (the `SetPolicy` operationId).
+func (c *ClientWithResponses) SetPolicyWithResponse(ctx context.Context, params *SetPolicyParams, body SetPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPolicyResponse, error) {
+	rsp, err := c.SetPolicy(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPolicyResponse(rsp)
 }
 
 // ListPricesWithResponse Price versions, past and present
@@ -23749,6 +24701,101 @@ func ParseGetMeResponse(rsp *http.Response) (*GetMeResponse, error) {
 	return response, nil
 }
 
+// ParseBeginSecondFactorResponse parses an HTTP response from a BeginSecondFactorWithResponse call
+func ParseBeginSecondFactorResponse(rsp *http.Response) (*BeginSecondFactorResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &BeginSecondFactorResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest SecondFactor
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseConfirmSecondFactorResponse parses an HTTP response from a ConfirmSecondFactorWithResponse call
+func ParseConfirmSecondFactorResponse(rsp *http.Response) (*ConfirmSecondFactorResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ConfirmSecondFactorResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest RecoveryCodes
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRemoveSecondFactorResponse parses an HTTP response from a RemoveSecondFactorWithResponse call
+func ParseRemoveSecondFactorResponse(rsp *http.Response) (*RemoveSecondFactorResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveSecondFactorResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListMembersResponse parses an HTTP response from a ListMembersWithResponse call
 func ParseListMembersResponse(rsp *http.Response) (*ListMembersResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -23903,6 +24950,98 @@ func ParseUpdateMemberResponse(rsp *http.Response) (*UpdateMemberResponse, error
 	switch {
 	case rsp.StatusCode == 200:
 		var headers UpdateMemberResponse200Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetPolicyResponse parses an HTTP response from a GetPolicyWithResponse call
+func ParseGetPolicyResponse(rsp *http.Response) (*GetPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Policy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetPolicyResponse200Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetPolicyResponse parses an HTTP response from a SetPolicyWithResponse call
+func ParseSetPolicyResponse(rsp *http.Response) (*SetPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Policy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SetPolicyResponse200Headers
 		if values := rsp.Header.Values("ETag"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {

@@ -35,15 +35,18 @@ const (
 // Actor is who acts: a person with a session, an API key, or the platform itself. It travels in the context, and decides the
 // database role of every transaction.
 type Actor struct {
-	Org     ids.Org
-	OrgKind OrgKind
-	User    ids.User    // the key's maker, for API keys; zero for a service account's key that such a key made
-	Service ids.Service // whose key it is, for a service account's
-	Session ids.Session // zero for API keys
-	APIKey  ids.APIKey  // zero for sessions
-	Project ids.Project // set: everything is limited to this project
-	Role    Role
-	Scopes  []string // nil for sessions: all that the role allows
+	Org          ids.Org
+	OrgKind      OrgKind
+	User         ids.User    // the key's maker, for API keys; zero for a service account's key that such a key made
+	Service      ids.Service // whose key it is, for a service account's
+	Session      ids.Session // zero for API keys
+	APIKey       ids.APIKey  // zero for sessions
+	Project      ids.Project // set: everything is limited to this project
+	Role         Role
+	Scopes       []string // nil for sessions: all that the role allows
+	SecondFactor bool     // the session has shown one
+	// Locked: the organization or the platform wants a second factor, and the session has shown none. All that it may do is set one up.
+	Locked bool
 	// Platform: an operator's or provider's admin on an admin route acts for the platform itself. The transaction gets the platform's
 	// role, and logs and the audit still name the person. What a provider gets to see of it, the route's handler narrows.
 	Platform bool

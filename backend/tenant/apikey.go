@@ -157,6 +157,9 @@ func (s *Service) CreateAPIKey(ctx context.Context, in APIKeyInput) (APIKey, str
 		if err := s.keyService(ctx, key, actor); err != nil {
 			return err
 		}
+		if err := s.keyWithin(ctx, key); err != nil {
+			return err
+		}
 		if err := s.apiKeys.CreateAPIKey(ctx, key); err != nil {
 			return err
 		}

@@ -95,6 +95,8 @@ type Store interface {
 	Invitations
 	Groups
 	ServiceAccounts
+	SecondFactors
+	Policies
 }
 
 // Tokens signs and verifies access tokens.
@@ -116,6 +118,10 @@ type Options struct {
 	AccessTTL   time.Duration // default 15 min
 	RefreshTTL  time.Duration // default 30 days, from the last refresh
 	Password    PasswordCost
+	// Vault seals the secrets of one-time passwords; nil: nobody can set them up.
+	Vault Vault
+	// AdminsNeedSecondFactor keeps owners and admins out, but for setting one up, until they have a second factor.
+	AdminsNeedSecondFactor bool
 }
 
 // Service is the identity service.
@@ -131,6 +137,8 @@ type Service struct {
 	invitations Invitations
 	groups      Groups
 	services    ServiceAccounts
+	factors     SecondFactors
+	policies    Policies
 	standings   *standings
 
 	tokens    Tokens
@@ -160,7 +168,7 @@ func New(tx Transactor, store Store, tokens Tokens, audit Recorder, clock clock.
 	}
 	return &Service{
 		tx: tx, accounts: store, projects: store, sessions: store, apiKeys: store, sshKeys: store,
-		people: store, invitations: store, groups: store, services: store, standings: newStandings(),
+		people: store, invitations: store, groups: store, services: store, factors: store, policies: store, standings: newStandings(),
 		tokens: tokens, audit: audit, clock: clock, passwords: hasher, options: options,
 	}, nil
 }

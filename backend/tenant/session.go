@@ -25,6 +25,7 @@ type Session struct {
 	RefreshedAt  time.Time
 	ExpiresAt    time.Time
 	RevokedAt    time.Time // zero: it lives
+	SecondFactor bool      // it was shown
 }
 
 // Claims are what an access token proves.
@@ -58,6 +59,7 @@ type LogInInput struct {
 	Password  string
 	Org       ids.Org
 	UserAgent string
+	Code      string // of the authenticator app, or a recovery code; "": none
 }
 
 const (
@@ -81,6 +83,12 @@ func (s *Service) LogIn(ctx context.Context, in LogInInput) (Grant, error) {
 		return Grant{}, s.refuseLogIn(ctx, user, in)
 	}
 	grant, err := s.open(ctx, user, in)
+	if fault.CodeOf(err) == "wrong-code" {
+		if refusal := s.refuseLogIn(ctx, user, in); fault.CodeOf(refusal) != "wrong-credentials" {
+			return Grant{}, refusal
+		}
+		return Grant{}, err
+	}
 	if err != nil {
 		return Grant{}, fmt.Errorf("log in: %w", err)
 	}
@@ -142,6 +150,9 @@ func (s *Service) open(ctx context.Context, user User, in LogInInput) (Grant, er
 			return err
 		}
 		session.Org = member.Org
+		if session.SecondFactor, err = s.prove(ctx, user.ID, in.Code); err != nil {
+			return err
+		}
 		if err := s.sessions.CreateSession(ctx, session); err != nil {
 			return err
 		}
@@ -192,13 +203,18 @@ func (s *Service) grant(ctx context.Context, session Session, user User, member 
 		Session: session.ID, User: user.ID, Org: org.ID, OrgKind: org.Kind, Project: member.Project, Role: member.Role,
 		IssuedAt: now, ExpiresAt: now.Add(s.options.AccessTTL),
 	}
+	actor := claims.actor()
+	actor.SecondFactor = session.SecondFactor
+	if actor.Locked, err = s.locked(ctx, session, member); err != nil {
+		return Grant{}, err
+	}
 	access, err := s.tokens.Sign(claims)
 	if err != nil {
 		return Grant{}, err
 	}
 	return Grant{
 		AccessToken: access, AccessExpiresAt: claims.ExpiresAt, RefreshToken: refresh, RefreshTTL: session.ExpiresAt.Sub(now),
-		Me: Me{Actor: claims.actor(), User: user, Organization: org},
+		Me: Me{Actor: actor, User: user, Organization: org},
 	}, nil
 }
 

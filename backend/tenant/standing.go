@@ -24,6 +24,8 @@ type standings struct {
 
 type seenStanding struct {
 	member Membership
+	strong bool // it has shown a second factor
+	locked bool
 	alive  bool
 	until  time.Time
 }
@@ -46,6 +48,13 @@ func (s *standings) put(id ids.Session, standing seenStanding) {
 	s.seen[id] = standing
 }
 
+// forget has the session looked up at its next request here.
+func (s *standings) forget(id ids.Session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.seen, id)
+}
+
 // standing is what a session's person may do now, whatever the token says: tokens live for minutes, and rights may not.
 func (s *Service) standing(ctx context.Context, claims Claims) (Actor, error) {
 	now := s.clock.Now()
@@ -59,13 +68,16 @@ func (s *Service) standing(ctx context.Context, claims Claims) (Actor, error) {
 		if err != nil {
 			return Actor{}, err
 		}
-		s.standings.put(claims.Session, found)
+		if !found.locked { // who has just set a second factor up wants to go on
+			s.standings.put(claims.Session, found)
+		}
 	}
 	if !found.alive {
 		return Actor{}, errSessionEnded()
 	}
 	actor := claims.actor()
 	actor.Role, actor.Project, actor.OrgKind = found.member.Role, found.member.Project, found.member.OrgKind
+	actor.SecondFactor, actor.Locked = found.strong, found.locked
 	return actor, nil
 }
 
@@ -87,5 +99,21 @@ func (s *Service) look(ctx context.Context, claims Claims, now time.Time) (seenS
 		return gone, err
 	}
 	member, ok := strongest(all, claims.Org)
-	return seenStanding{member: member, alive: ok, until: now.Add(standingFor)}, nil
+	locked, err := s.locked(ctx, session, member)
+	if err != nil {
+		return gone, err
+	}
+	return seenStanding{member: member, alive: ok, strong: session.SecondFactor, locked: locked, until: now.Add(standingFor)}, nil
+}
+
+// locked reports whether a second factor is required of the session that it has not shown.
+func (s *Service) locked(ctx context.Context, session Session, member Membership) (bool, error) {
+	if session.SecondFactor {
+		return false, nil
+	}
+	if s.options.AdminsNeedSecondFactor && member.Role.rank() >= Admin.rank() {
+		return true, nil
+	}
+	policy, err := s.policies.Policy(ctx, session.Org)
+	return policy.RequireSecondFactor, err
 }

@@ -20,11 +20,13 @@ type Identity struct {
 	SecureCookies bool
 	// LogIns bounds the tries at one e-mail address, from wherever they come; nil: no bound.
 	LogIns *ratelimit.Limiter
+	// Codes bounds the tries of second factors at one address: there are only a million codes. nil: no bound.
+	Codes *ratelimit.Limiter
 }
 
 // CreateSession logs in.
 func (i Identity) CreateSession(ctx context.Context, r api.CreateSessionRequestObject) (api.CreateSessionResponseObject, error) {
-	in := tenant.LogInInput{Email: r.Body.Email, Password: r.Body.Password, UserAgent: requestFrom(ctx).userAgent}
+	in := tenant.LogInInput{Email: r.Body.Email, Password: r.Body.Password, UserAgent: requestFrom(ctx).userAgent, Code: orZero(r.Body.Code)}
 	if r.Body.OrganizationID != nil {
 		org, err := idFromBody[ids.Org](*r.Body.OrganizationID, "/organization_id")
 		if err != nil {
@@ -33,6 +35,9 @@ func (i Identity) CreateSession(ctx context.Context, r api.CreateSessionRequestO
 		in.Org = org
 	}
 	if err := i.boundLogIns(ctx, in.Email); err != nil {
+		return nil, err
+	}
+	if err := i.boundCodes(ctx, in); err != nil {
 		return nil, err
 	}
 	grant, err := i.Tenants.LogIn(ctx, in)
@@ -92,6 +97,7 @@ func (i Identity) newMeView(me tenant.Me) api.Me {
 	view := api.Me{
 		Actor: me.Actor.Name(), Organization: newOrganizationView(me.Organization), Role: api.MeRole(me.Actor.Role),
 		Scopes: append([]string{}, me.Actor.Scopes...), PaymentGateway: api.MePaymentGateway(i.Gateway),
+		SecondFactor: me.Actor.SecondFactor, SecondFactorMissing: me.Actor.Locked,
 	}
 	if me.Actor.APIKey.IsZero() { // a program has no name and address to show
 		view.User = &api.User{ID: me.User.ID.String(), Email: me.User.Email, Name: me.User.Name}
@@ -137,6 +143,18 @@ func (i Identity) CreateProject(ctx context.Context, r api.CreateProjectRequestO
 
 func newProjectView(p tenant.Project) api.Project {
 	return api.Project{ID: p.ID.String(), Name: p.Name, CreatedAt: p.CreatedAt}
+}
+
+// boundCodes refuses too many codes at one address.
+func (i Identity) boundCodes(ctx context.Context, in tenant.LogInInput) error {
+	if i.Codes == nil || in.Code == "" {
+		return nil
+	}
+	verdict, err := i.Codes.Allow(ctx, hashedEmail(in.Email))
+	if err != nil || verdict.Allowed {
+		return err
+	}
+	return errTooManyLogIns(verdict.RetryAfter)
 }
 
 // boundLogIns refuses too many tries at one address.

@@ -18,6 +18,8 @@ type permission struct {
 	provider bool
 	// wholeOrganization operations concern all projects at once, so that a credential that is limited to one may not.
 	wholeOrganization bool
+	// whileLocked operations are for sessions too that lack the second factor that is required of them: they lead to one.
+	whileLocked bool
 	// offTransaction operations talk to somebody outside (a payment gateway) and must not hold a transaction meanwhile: the domain
 	// makes them idempotent itself, with the key that httpapi.IdempotencyKey tells.
 	offTransaction bool
@@ -39,17 +41,24 @@ func permissions() map[string]permission {
 	return map[string]permission{
 		"createSession":  public,
 		"refreshSession": public,
-		"deleteSession":  signedIn,
-		"getMe":          signedIn,
-		"listProjects":   can(tenant.IdentityRead),
-		"createProject":  all(tenant.IdentityWrite),
-		"listAPIKeys":    can(tenant.IdentityRead),
-		"createAPIKey":   can(tenant.IdentityWrite),
-		"deleteAPIKey":   can(tenant.IdentityWrite),
-		"rotateAPIKey":   can(tenant.IdentityWrite),
-		"listSSHKeys":    can(tenant.IdentityRead),
-		"createSSHKey":   can(tenant.IdentityWrite),
-		"deleteSSHKey":   can(tenant.IdentityWrite),
+		"deleteSession":  {whileLocked: true},
+		"getMe":          {whileLocked: true},
+
+		"beginSecondFactor":   {whileLocked: true},
+		"confirmSecondFactor": {whileLocked: true},
+		"removeSecondFactor":  signedIn,
+		"getPolicy":           all(tenant.OrganizationRead),
+		"setPolicy":           all(tenant.OrganizationWrite),
+
+		"listProjects":  can(tenant.IdentityRead),
+		"createProject": all(tenant.IdentityWrite),
+		"listAPIKeys":   can(tenant.IdentityRead),
+		"createAPIKey":  can(tenant.IdentityWrite),
+		"deleteAPIKey":  can(tenant.IdentityWrite),
+		"rotateAPIKey":  can(tenant.IdentityWrite),
+		"listSSHKeys":   can(tenant.IdentityRead),
+		"createSSHKey":  can(tenant.IdentityWrite),
+		"deleteSSHKey":  can(tenant.IdentityWrite),
 
 		"listSites":          can(tenant.MarketRead),
 		"listInstanceTypes":  can(tenant.MarketRead),
@@ -162,6 +171,8 @@ func (p permission) opens(kind tenant.OrgKind) bool {
 // permit answers Forbidden when the actor may not call the operation.
 func (p permission) permit(actor tenant.Actor) error {
 	switch {
+	case actor.Locked && !p.whileLocked && !p.public:
+		return fault.New(fault.Forbidden, "second-factor-missing", "set up a second factor first, at /v1/me/second-factor, or log in with yours")
 	case p.public, p.scope == "":
 		return nil
 	case p.operator && !p.opens(actor.OrgKind):

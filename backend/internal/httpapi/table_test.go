@@ -122,7 +122,7 @@ func TestSecretsInAnswersAreMarked(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string][]string{
-		"createAPIKey": {"secret"}, "adminCreateEnrollmentToken": {"token"}, "createWebhookEndpoint": {"secret"}, "rotateWebhookSecret": {"secret"}, "rotateAPIKey": {"secret"}, "createInvitation": {"token"},
+		"createAPIKey": {"secret"}, "adminCreateEnrollmentToken": {"token"}, "createWebhookEndpoint": {"secret"}, "rotateWebhookSecret": {"secret"}, "rotateAPIKey": {"secret"}, "beginSecondFactor": {"otpauth_url", "secret"}, "confirmSecondFactor": {"recovery_codes"}, "createInvitation": {"token"},
 		"updateWebhookEndpoint": {"secret"}, // never has one
 	}, marked)
 }

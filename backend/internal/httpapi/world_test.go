@@ -40,6 +40,7 @@ type world struct {
 	server   *httptest.Server
 	seeded   []tenant.Seeded // by the indices of emails
 	logs     *bytes.Buffer
+	strict   bool // admins need a second factor
 }
 
 // The people of a world, as indices of emails.
@@ -57,7 +58,12 @@ func emails() []string {
 
 func newWorld(t *testing.T, change ...func(*httpapi.Deps)) *world {
 	t.Helper()
-	w := &world{t: t, database: pgtest.New(t), clock: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), logs: &bytes.Buffer{}}
+	return makeWorld(t, false, change...)
+}
+
+func makeWorld(t *testing.T, strict bool, change ...func(*httpapi.Deps)) *world {
+	t.Helper()
+	w := &world{t: t, strict: strict, database: pgtest.New(t), clock: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), logs: &bytes.Buffer{}}
 	ctx := context.WithoutCancel(t.Context())
 	var err error
 	w.db, err = postgres.Open(ctx, w.database.URL, 16)
@@ -69,7 +75,7 @@ func newWorld(t *testing.T, change ...func(*httpapi.Deps)) *world {
 	require.NoError(t, err)
 	require.NoError(t, key.Publish(ctx, registry, keys.Session, w.clock.Now()))
 	w.tenants, err = tenant.New(w.db, postgres.NewTenants(w.db), keys.NewTokens(key, registry, w.clock),
-		audit.New(postgres.NewAuditEvents(w.db), w.clock), w.clock, tenant.Options{Environment: "test", Password: tenant.PasswordCost{MemoryKiB: 64, Passes: 1}})
+		audit.New(postgres.NewAuditEvents(w.db), w.clock), w.clock, tenant.Options{Environment: "test", Vault: newVault(w), AdminsNeedSecondFactor: w.strict, Password: tenant.PasswordCost{MemoryKiB: 64, Passes: 1}})
 	require.NoError(t, err)
 	w.seeded, err = w.tenants.Bootstrap(ctx, []tenant.Seed{
 		{Organization: "Acme", Kind: tenant.Customer, Email: emails()[0], Name: "Ada", Password: password},

@@ -73,6 +73,7 @@ func (m *matrix) writes() map[string]write {
 	}
 	maps.Copy(good, m.hooks())
 	maps.Copy(good, m.people())
+	maps.Copy(good, m.factors())
 	good["adminImportTopology"] = m.topologyImport(subnet)
 	good["adminSettleChanges"] = write{
 		who: m.olga, path: "/v1/admin/nodes/" + m.site("settles").String() + "/changes", ifMatch: `"1"`,

@@ -176,8 +176,13 @@ func (s *Booking) Customer(ctx context.Context, org ids.Org) (booking.Customer, 
 		Currency            string
 		TaxRateBps          int
 		BookingsSuspendedAt *time.Time
+		Types               *document[[]string]
+		Sites               *document[[]string]
+		MaxDurationSeconds  int64
+		MaxLeaseMinor       *int64
 	}
-	err := conn(ctx).Raw("SELECT currency, tax_rate_bps, bookings_suspended_at FROM organization WHERE id = ?", org).Scan(&rows).Error
+	// The policy's names are of the market, which tenants do not read.
+	err := s.db.asPlatform(ctx, func(ctx context.Context) error { return conn(ctx).Raw(customerQuery, org).Scan(&rows).Error })
 	if err != nil {
 		return booking.Customer{}, fmt.Errorf("read organization: %w", err)
 	}
@@ -185,7 +190,40 @@ func (s *Booking) Customer(ctx context.Context, org ids.Org) (booking.Customer, 
 		return booking.Customer{}, fault.New(fault.NotFound, "organization-not-found", "there is no such organization")
 	}
 	r := rows[0]
-	return booking.Customer{Currency: money.Currency(r.Currency), TaxRateBPS: r.TaxRateBps, Suspended: r.BookingsSuspendedAt != nil}, nil
+	policy := booking.Policy{MaxDuration: time.Duration(r.MaxDurationSeconds) * time.Second, MaxTotalMinor: r.MaxLeaseMinor}
+	if policy.Types, err = scannedIDs[ids.Instance](r.Types); err != nil {
+		return booking.Customer{}, err
+	}
+	if policy.Sites, err = scannedIDs[ids.Site](r.Sites); err != nil {
+		return booking.Customer{}, err
+	}
+	return booking.Customer{
+		Currency: money.Currency(r.Currency), TaxRateBPS: r.TaxRateBps, Suspended: r.BookingsSuspendedAt != nil, Policy: policy,
+	}, nil
+}
+
+// customerQuery reads the organization with its policy, whose names become ids; NULL: all.
+const customerQuery = `
+	SELECT o.currency, o.tax_rate_bps, o.bookings_suspended_at, coalesce(p.max_duration_seconds, 0) AS max_duration_seconds, p.max_lease_minor,
+	       CASE WHEN p.instance_types IS NOT NULL THEN (SELECT coalesce(jsonb_agg(t.id), '[]') FROM instance_type t WHERE t.name = ANY (p.instance_types)) END AS types,
+	       CASE WHEN p.sites IS NOT NULL THEN (SELECT coalesce(jsonb_agg(s.id), '[]') FROM site s WHERE s.name = ANY (p.sites)) END AS sites
+	FROM organization o LEFT JOIN organization_policy p ON p.org_id = o.id WHERE o.id = ?`
+
+// scannedIDs reads ids that the database has put into a list; nil for none.
+func scannedIDs[T any, P interface {
+	*T
+	Scan(src any) error
+}](list *document[[]string]) (*[]T, error) {
+	if list == nil {
+		return nil, nil //nolint:nilnil // no list is no limit
+	}
+	all := make([]T, len(list.Of))
+	for i, text := range list.Of {
+		if err := P(&all[i]).Scan(text); err != nil {
+			return nil, fmt.Errorf("read policy: %w", err)
+		}
+	}
+	return &all, nil
 }
 
 // Project implements booking.Customers.

@@ -22,6 +22,7 @@ type sessionRow struct {
 	RefreshedAt  time.Time
 	ExpiresAt    time.Time
 	RevokedAt    *time.Time
+	SecondFactor bool
 }
 
 func (sessionRow) TableName() string { return "session" }
@@ -29,14 +30,14 @@ func (sessionRow) TableName() string { return "session" }
 func newSessionRow(s tenant.Session) sessionRow {
 	return sessionRow{
 		ID: s.ID, OrgID: s.Org, UserID: s.User, RefreshHash: s.RefreshHash, PreviousHash: s.PreviousHash, UserAgent: s.UserAgent,
-		CreatedAt: s.CreatedAt, RefreshedAt: s.RefreshedAt, ExpiresAt: s.ExpiresAt, RevokedAt: nullable(s.RevokedAt),
+		CreatedAt: s.CreatedAt, RefreshedAt: s.RefreshedAt, ExpiresAt: s.ExpiresAt, RevokedAt: nullable(s.RevokedAt), SecondFactor: s.SecondFactor,
 	}
 }
 
 func toSession(r sessionRow) tenant.Session {
 	return tenant.Session{
 		ID: r.ID, Org: r.OrgID, User: r.UserID, RefreshHash: r.RefreshHash, PreviousHash: r.PreviousHash, UserAgent: r.UserAgent,
-		CreatedAt: r.CreatedAt.UTC(), RefreshedAt: r.RefreshedAt.UTC(), ExpiresAt: r.ExpiresAt.UTC(), RevokedAt: instant(r.RevokedAt),
+		CreatedAt: r.CreatedAt.UTC(), RefreshedAt: r.RefreshedAt.UTC(), ExpiresAt: r.ExpiresAt.UTC(), RevokedAt: instant(r.RevokedAt), SecondFactor: r.SecondFactor,
 	}
 }
 

@@ -1045,6 +1045,84 @@ export interface paths {
         patch: operations["updateServiceAccount"];
         trace?: never;
     };
+    "/v1/me/second-factor": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Set up one-time passwords (TOTP)
+         * @description Give the secret to an authenticator app, then confirm with its first code. Of no effect until then.
+         */
+        post: operations["beginSecondFactor"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/me/second-factor/confirmation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Confirm one-time passwords with the first code
+         * @description From now on log-ins need a code. The recovery codes are in this answer and nowhere else; each is good once.
+         */
+        post: operations["confirmSecondFactor"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/me/second-factor/removal": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Remove one-time passwords */
+        post: operations["removeSecondFactor"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/organization/policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What the organization allows its own people and programs */
+        get: operations["getPolicy"];
+        /**
+         * Replace the organization's policy
+         * @description It holds for quotes, bookings, extensions, API keys and log-ins from now on. What is left out is not limited.
+         */
+        put: operations["setPolicy"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/audit-events": {
         parameters: {
             query?: never;
@@ -1629,6 +1707,8 @@ export interface components {
             password: string;
             /** @description For people in several organizations. Left out, the first one. */
             organization_id?: string;
+            /** @description Of the authenticator app, or a recovery code. Without it the answer is 401, /problems/second-factor-required, where one is needed. */
+            code?: string;
         };
         Session: {
             access_token: string;
@@ -1645,6 +1725,10 @@ export interface components {
             role: "owner" | "admin" | "member" | "billing" | "viewer";
             /** @description Empty for sessions: all that the role allows. */
             scopes: string[];
+            /** @description The session has shown one */
+            second_factor: boolean;
+            /** @description One is required; until it is set up, or shown in another log-in, nothing else works */
+            second_factor_missing: boolean;
             /**
              * @description `test`: no real money moves.
              * @enum {string}
@@ -1861,6 +1945,44 @@ export interface components {
         };
         ServiceAccountList: {
             items: components["schemas"]["ServiceAccount"][];
+        };
+        SecondFactor: {
+            /** @description Base32, to type into an app */
+            secret?: string;
+            /** @description The same as an address, which apps read from a QR code */
+            otpauth_url?: string;
+        };
+        SecondFactorCode: {
+            code: string;
+        };
+        RecoveryCodes: {
+            recovery_codes?: string[];
+        };
+        Policy: {
+            /** @description Names of those that may be leased */
+            instance_types?: string[];
+            /** @description Names of those where may be leased */
+            sites?: string[];
+            /**
+             * Format: int64
+             * @description Of a lease with its extensions
+             */
+            max_duration_seconds?: number;
+            /**
+             * Format: int64
+             * @description Worst case of a lease with its extensions, tax included, in minor units
+             */
+            max_lease_minor?: number;
+            /**
+             * Format: int64
+             * @description How long an API key lives at most
+             */
+            max_key_seconds?: number;
+            /**
+             * @description Sessions without one can do nothing but set one up. Who requires it has shown one.
+             * @default false
+             */
+            require_second_factor: boolean;
         };
         AuditEvent: {
             id: string;
@@ -5032,6 +5154,137 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ServiceAccount"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    beginSecondFactor: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The secret */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SecondFactor"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    confirmSecondFactor: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SecondFactorCode"];
+            };
+        };
+        responses: {
+            /** @description Recovery codes */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecoveryCodes"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    removeSecondFactor: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SecondFactorCode"];
+            };
+        };
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    getPolicy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The policy */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Policy"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    setPolicy: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+                /** @description The ETag that you read. Missing: 428; stale: 412; `*`, a list, or what is no ETag: 400, since a change names the one version that it was decided on. */
+                "If-Match"?: components["parameters"]["IfMatch"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Policy"];
+            };
+        };
+        responses: {
+            /** @description The policy */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Policy"];
                 };
             };
             default: components["responses"]["Problem"];
