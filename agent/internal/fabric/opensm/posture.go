@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -35,14 +36,17 @@ func (d *Driver) Posture(ctx context.Context) ([]protocol.PostureCheck, error) {
 	return checks, nil
 }
 
-// defaultMembership judges by the file in place: OpenSM makes everybody a full member on one that it cannot read.
+// defaultMembership judges by the file in place: OpenSM makes everybody a full member on one that it cannot read, and members of a tenant's
+// partition of whomever somebody wrote into it. What stands outside our range is an administrator's own.
 func (d *Driver) defaultMembership() protocol.PostureCheck {
-	_, err := readFile(d.config.PartitionsFile)
-	d.mu.Lock()
-	_, known := d.memory.file()
-	d.mu.Unlock()
+	d.mu.Lock() // a set that is being put in place is in memory first, and then in the file
+	defer d.mu.Unlock()
+	f, err := readFile(d.config.PartitionsFile)
+	ours, known := d.memory.file()
 	var malformed *parseError
 	switch {
+	case err == nil && known && edited(ours, f):
+		return protocol.PostureCheck{Verdict: protocol.False, Detail: "the partition file was changed by hand: it is put back with the next set"}
 	case err == nil:
 		return protocol.PostureCheck{Verdict: protocol.True}
 	case known && errors.As(err, &malformed):
@@ -52,6 +56,21 @@ func (d *Driver) defaultMembership() protocol.PostureCheck {
 	default:
 		return protocol.PostureCheck{Verdict: protocol.Unknown, Detail: err.Error()}
 	}
+}
+
+// edited reports whether the file in place has other partitions in our range than the one that we left there. After a crash between the
+// two writes the file has an older epoch, which the next set mends.
+func edited(ours, now file) bool {
+	switch {
+	case ours.Header == nil:
+		return false
+	case now.Header == nil:
+		return true
+	case now.Header.Epoch != ours.Header.Epoch:
+		return false
+	}
+	managed := ours.Header.Managed
+	return !reflect.DeepEqual(managed, now.Header.Managed) || !reflect.DeepEqual(ours.within(managed), now.within(managed))
 }
 
 // options are OpenSM's, by name.

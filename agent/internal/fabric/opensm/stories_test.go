@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,37 @@ func TestGarbageInThePartitionFileIsToldBeforeOpenSMOpensTheFabricOnIt(t *testin
 	require.True(t, seen.Converged)
 	require.Empty(t, open(seen))
 	require.Equal(t, protocol.True, posture(seen, fabric.PostureDefaultLimited))
+}
+
+func TestAHandEditThatParsesIsToldAtTheNextAuditAndPutBack(t *testing.T) {
+	t.Parallel()
+	ctx, s := newSubnet(t, 4, 1)
+	desired := set(tenant(5, "lease-a", s.ports[0], s.ports[1]))
+	desired.Managed = fabric.Range{Low: 1, High: 0xff}
+	_, err := told(ctx, t, s.Driver, protocol.ApplyPartitions, 1, applySpec(desired))
+	require.NoError(t, err)
+	written, err := os.ReadFile(s.partitionsFile())
+	require.NoError(t, err)
+	for name, edit := range map[string]struct {
+		from, to string
+		told     protocol.Verdict
+	}{
+		"a stranger in a tenant's partition": {s.ports[1].String(), s.ports[2].String(), protocol.False},
+		"an administrator's own partition":   {"", "storage=0x0700 :\n    " + s.ports[3].String() + "=full;\n", protocol.True},
+	} {
+		text := string(written) + edit.to
+		if edit.from != "" {
+			text = strings.ReplaceAll(string(written), edit.from, edit.to)
+			require.NotEqual(t, string(written), text)
+		}
+		require.NoError(t, os.WriteFile(s.partitionsFile(), []byte(text), 0o600), name)
+		require.Equal(t, edit.told, posture(s.audit(ctx, t), fabric.PostureDefaultLimited), name)
+		_, err = told(ctx, t, s.Driver, protocol.ApplyPartitions, 1, applySpec(desired))
+		require.NoError(t, err, name)
+		seen := s.audit(ctx, t)
+		require.Equal(t, protocol.True, posture(seen, fabric.PostureDefaultLimited), name)
+		require.True(t, seen.Converged, name)
+	}
 }
 
 func TestALeafThatIsCutOffDuringARevokeKeepsTheLeaseDrainingUntilItIsBack(t *testing.T) {
