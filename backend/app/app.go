@@ -325,7 +325,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 			Market: httpapi.Market{Catalog: a.catalog, Sites: a.inventory, Sales: a.booking, Clock: a.clock},
 			Quotes: httpapi.Quotes{Sales: a.booking},
 			Leases: httpapi.Leases{
-				Leases: a.leases, Usage: a.bills, Sales: a.booking, Metrics: a.fleet, Clock: a.clock,
+				Leases: a.leases, Usage: a.bills, Sales: a.booking, Metrics: a.fleet, Clock: a.clock, Power: a.power,
 				Proofs: ratelimit.New(rates, a.clock, ratelimit.Policy{Name: "proof", Requests: proofsPerHour, Window: time.Hour}),
 			},
 			Billing:  httpapi.Billing{Bills: a.bills, Payments: a.payments, Draw: pdf.Invoice},

@@ -377,6 +377,30 @@ func (e LeaseNodeState) Valid() bool {
 	}
 }
 
+// Defines values for LeaseNodePowerPower.
+const (
+	LeaseNodePowerPowerOff     LeaseNodePowerPower = "off"
+	LeaseNodePowerPowerOn      LeaseNodePowerPower = "on"
+	LeaseNodePowerPowerTurning LeaseNodePowerPower = "turning"
+	LeaseNodePowerPowerUnknown LeaseNodePowerPower = "unknown"
+)
+
+// Valid indicates whether the value is a known member of the LeaseNodePowerPower enum.
+func (e LeaseNodePowerPower) Valid() bool {
+	switch e {
+	case LeaseNodePowerPowerOff:
+		return true
+	case LeaseNodePowerPowerOn:
+		return true
+	case LeaseNodePowerPowerTurning:
+		return true
+	case LeaseNodePowerPowerUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for LeaseState.
 const (
 	LeaseStateActive       LeaseState = "active"
@@ -608,6 +632,57 @@ func (e PostureCheckVerdict) Valid() bool {
 	case PostureCheckVerdictTrue:
 		return true
 	case PostureCheckVerdictUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PowerOperationState.
+const (
+	PowerOperationStateExpired   PowerOperationState = "expired"
+	PowerOperationStateFailed    PowerOperationState = "failed"
+	PowerOperationStateQueued    PowerOperationState = "queued"
+	PowerOperationStateRunning   PowerOperationState = "running"
+	PowerOperationStateSucceeded PowerOperationState = "succeeded"
+)
+
+// Valid indicates whether the value is a known member of the PowerOperationState enum.
+func (e PowerOperationState) Valid() bool {
+	switch e {
+	case PowerOperationStateExpired:
+		return true
+	case PowerOperationStateFailed:
+		return true
+	case PowerOperationStateQueued:
+		return true
+	case PowerOperationStateRunning:
+		return true
+	case PowerOperationStateSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PowerWishAction.
+const (
+	PowerWishActionPowerCycle PowerWishAction = "power_cycle"
+	PowerWishActionReboot     PowerWishAction = "reboot"
+	PowerWishActionStart      PowerWishAction = "start"
+	PowerWishActionStop       PowerWishAction = "stop"
+)
+
+// Valid indicates whether the value is a known member of the PowerWishAction enum.
+func (e PowerWishAction) Valid() bool {
+	switch e {
+	case PowerWishActionPowerCycle:
+		return true
+	case PowerWishActionReboot:
+		return true
+	case PowerWishActionStart:
+		return true
+	case PowerWishActionStop:
 		return true
 	default:
 		return false
@@ -1713,6 +1788,20 @@ type LeaseNodeList struct {
 	Items []LeaseNode `json:"items"`
 }
 
+// LeaseNodePower defines model for LeaseNodePower.
+type LeaseNodePower struct {
+	AllocationID string `json:"allocation_id"`
+
+	// Operations The latest 20, the latest first
+	Operations []PowerOperation `json:"operations"`
+
+	// Power As it was read back last, at the end of an operation
+	Power LeaseNodePowerPower `json:"power"`
+}
+
+// LeaseNodePowerPower As it was read back last, at the end of an operation
+type LeaseNodePowerPower string
+
 // LeaseNodeTopology defines model for LeaseNodeTopology.
 type LeaseNodeTopology struct {
 	AllocationID string `json:"allocation_id"`
@@ -2105,6 +2194,30 @@ type PostureCheckVerdict string
 type PostureOverride struct {
 	Reason string `json:"reason"`
 }
+
+// PowerOperation defines model for PowerOperation.
+type PowerOperation struct {
+	// Action start, stop, reboot or power_cycle; or tenant (the image is booted), service (the operator's system), off (the lease's end)
+	Action  string    `json:"action"`
+	AskedAt time.Time `json:"asked_at"`
+
+	// Detail Why it failed
+	Detail  *string             `json:"detail,omitempty"`
+	EndedAt *time.Time          `json:"ended_at,omitempty"`
+	ID      string              `json:"id"`
+	State   PowerOperationState `json:"state"`
+}
+
+// PowerOperationState defines model for PowerOperation.State.
+type PowerOperationState string
+
+// PowerWish defines model for PowerWish.
+type PowerWish struct {
+	Action PowerWishAction `json:"action"`
+}
+
+// PowerWishAction defines model for PowerWish.Action.
+type PowerWishAction string
 
 // PriceList defines model for PriceList.
 type PriceList struct {
@@ -3204,6 +3317,12 @@ type GetLeaseMetricsParams struct {
 	To   *time.Time `form:"to,omitempty" json:"to,omitempty"`
 }
 
+// SetLeaseNodePowerParams defines parameters for SetLeaseNodePower.
+type SetLeaseNodePowerParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // BeginSecondFactorParams defines parameters for BeginSecondFactor.
 type BeginSecondFactorParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
@@ -3461,6 +3580,9 @@ type UpdateLeaseJSONRequestBody = LeaseUpdate
 
 // ExtendLeaseJSONRequestBody defines body for ExtendLease for application/json ContentType.
 type ExtendLeaseJSONRequestBody = ExtensionCreate
+
+// SetLeaseNodePowerJSONRequestBody defines body for SetLeaseNodePower for application/json ContentType.
+type SetLeaseNodePowerJSONRequestBody = PowerWish
 
 // ConfirmSecondFactorJSONRequestBody defines body for ConfirmSecondFactor for application/json ContentType.
 type ConfirmSecondFactorJSONRequestBody = SecondFactorCode
@@ -4225,6 +4347,31 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/leases/{lease_id}/nodes (the `ListLeaseNodes` operationId).
 	ListLeaseNodes(ctx context.Context, leaseID LeaseID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetLeaseNodePower What was done with the power of a machine that is leased whole
+	//
+	// Corresponds with GET /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `GetLeaseNodePower` operationId).
+	GetLeaseNodePower(ctx context.Context, leaseID LeaseID, allocationID AllocationID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetLeaseNodePowerWithBody Switch a machine that is leased whole
+	//
+	// Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+	// and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `SetLeaseNodePower` operationId).
+	SetLeaseNodePowerWithBody(ctx context.Context, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetLeaseNodePower Switch a machine that is leased whole
+	//
+	// Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+	// and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `SetLeaseNodePower` operationId).
+	SetLeaseNodePower(ctx context.Context, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, body SetLeaseNodePowerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetLeaseNodeTopology Where an instance stands on its fabric, from its leaves upwards
 	//
@@ -6141,6 +6288,61 @@ func (c *Client) GetLeaseMetrics(ctx context.Context, leaseID LeaseID, params *G
 // Corresponds with GET /v1/leases/{lease_id}/nodes (the `ListLeaseNodes` operationId).
 func (c *Client) ListLeaseNodes(ctx context.Context, leaseID LeaseID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListLeaseNodesRequest(c.Server, leaseID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetLeaseNodePower What was done with the power of a machine that is leased whole
+//
+// Corresponds with GET /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `GetLeaseNodePower` operationId).
+func (c *Client) GetLeaseNodePower(ctx context.Context, leaseID LeaseID, allocationID AllocationID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetLeaseNodePowerRequest(c.Server, leaseID, allocationID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetLeaseNodePowerWithBody Switch a machine that is leased whole
+//
+// Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+// and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `SetLeaseNodePower` operationId).
+func (c *Client) SetLeaseNodePowerWithBody(ctx context.Context, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetLeaseNodePowerRequestWithBody(c.Server, leaseID, allocationID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetLeaseNodePower Switch a machine that is leased whole
+//
+// Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+// and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `SetLeaseNodePower` operationId).
+func (c *Client) SetLeaseNodePower(ctx context.Context, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, body SetLeaseNodePowerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetLeaseNodePowerRequest(c.Server, leaseID, allocationID, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -11072,6 +11274,114 @@ func NewListLeaseNodesRequest(server string, leaseID LeaseID) (*http.Request, er
 	return req, nil
 }
 
+// NewGetLeaseNodePowerRequest constructs an http.Request for the GetLeaseNodePower method
+func NewGetLeaseNodePowerRequest(server string, leaseID LeaseID, allocationID AllocationID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "lease_id", leaseID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "allocation_id", allocationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/leases/%s/nodes/%s/power", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetLeaseNodePowerRequest calls the generic SetLeaseNodePower builder with application/json body
+func NewSetLeaseNodePowerRequest(server string, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, body SetLeaseNodePowerJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetLeaseNodePowerRequestWithBody(server, leaseID, allocationID, params, "application/json", bodyReader)
+}
+
+// NewSetLeaseNodePowerRequestWithBody constructs an http.Request for the SetLeaseNodePower method, with any body, and a specified content type
+func NewSetLeaseNodePowerRequestWithBody(server string, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "lease_id", leaseID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "allocation_id", allocationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/leases/%s/nodes/%s/power", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
 // NewGetLeaseNodeTopologyRequest constructs an http.Request for the GetLeaseNodeTopology method
 func NewGetLeaseNodeTopologyRequest(server string, leaseID LeaseID, allocationID AllocationID) (*http.Request, error) {
 	var err error
@@ -13998,6 +14308,33 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/leases/{lease_id}/nodes (the `ListLeaseNodes` operationId).
 	ListLeaseNodesWithResponse(ctx context.Context, leaseID LeaseID, reqEditors ...RequestEditorFn) (*ListLeaseNodesResponse, error)
+
+	// GetLeaseNodePowerWithResponse What was done with the power of a machine that is leased whole
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `GetLeaseNodePower` operationId).
+	GetLeaseNodePowerWithResponse(ctx context.Context, leaseID LeaseID, allocationID AllocationID, reqEditors ...RequestEditorFn) (*GetLeaseNodePowerResponse, error)
+
+	// SetLeaseNodePowerWithBodyWithResponse Switch a machine that is leased whole
+	//
+	// Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+	// and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `SetLeaseNodePower` operationId).
+	SetLeaseNodePowerWithBodyWithResponse(ctx context.Context, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetLeaseNodePowerResponse, error)
+
+	// SetLeaseNodePowerWithResponse Switch a machine that is leased whole
+	//
+	// Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+	// and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `SetLeaseNodePower` operationId).
+	SetLeaseNodePowerWithResponse(ctx context.Context, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, body SetLeaseNodePowerJSONRequestBody, reqEditors ...RequestEditorFn) (*SetLeaseNodePowerResponse, error)
 
 	// GetLeaseNodeTopologyWithResponse Where an instance stands on its fabric, from its leaves upwards
 	//
@@ -17830,6 +18167,102 @@ func (r ListLeaseNodesResponse) ContentType() string {
 	return ""
 }
 
+type GetLeaseNodePowerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *LeaseNodePower
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetLeaseNodePowerResponse) GetJSON200() *LeaseNodePower {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetLeaseNodePowerResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetLeaseNodePowerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetLeaseNodePowerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetLeaseNodePowerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetLeaseNodePowerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetLeaseNodePowerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *LeaseNodePower
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r SetLeaseNodePowerResponse) GetJSON202() *LeaseNodePower {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetLeaseNodePowerResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetLeaseNodePowerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetLeaseNodePowerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetLeaseNodePowerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetLeaseNodePowerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetLeaseNodeTopologyResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -21216,6 +21649,51 @@ func (c *ClientWithResponses) ListLeaseNodesWithResponse(ctx context.Context, le
 	return ParseListLeaseNodesResponse(rsp)
 }
 
+// GetLeaseNodePowerWithResponse What was done with the power of a machine that is leased whole
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `GetLeaseNodePower` operationId).
+func (c *ClientWithResponses) GetLeaseNodePowerWithResponse(ctx context.Context, leaseID LeaseID, allocationID AllocationID, reqEditors ...RequestEditorFn) (*GetLeaseNodePowerResponse, error) {
+	rsp, err := c.GetLeaseNodePower(ctx, leaseID, allocationID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetLeaseNodePowerResponse(rsp)
+}
+
+// SetLeaseNodePowerWithBodyWithResponse Switch a machine that is leased whole
+//
+// Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+// and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `SetLeaseNodePower` operationId).
+func (c *ClientWithResponses) SetLeaseNodePowerWithBodyWithResponse(ctx context.Context, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetLeaseNodePowerResponse, error) {
+	rsp, err := c.SetLeaseNodePowerWithBody(ctx, leaseID, allocationID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetLeaseNodePowerResponse(rsp)
+}
+
+// SetLeaseNodePowerWithResponse Switch a machine that is leased whole
+//
+// Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+// and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/leases/{lease_id}/nodes/{allocation_id}/power (the `SetLeaseNodePower` operationId).
+func (c *ClientWithResponses) SetLeaseNodePowerWithResponse(ctx context.Context, leaseID LeaseID, allocationID AllocationID, params *SetLeaseNodePowerParams, body SetLeaseNodePowerJSONRequestBody, reqEditors ...RequestEditorFn) (*SetLeaseNodePowerResponse, error) {
+	rsp, err := c.SetLeaseNodePower(ctx, leaseID, allocationID, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetLeaseNodePowerResponse(rsp)
+}
+
 // GetLeaseNodeTopologyWithResponse Where an instance stands on its fabric, from its leaves upwards
 //
 // For schedulers that place work by topology. Two instances with a switch in common are nearer the lower it stands.
@@ -24556,6 +25034,72 @@ func ParseListLeaseNodesResponse(rsp *http.Response) (*ListLeaseNodesResponse, e
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetLeaseNodePowerResponse parses an HTTP response from a GetLeaseNodePowerWithResponse call
+func ParseGetLeaseNodePowerResponse(rsp *http.Response) (*GetLeaseNodePowerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetLeaseNodePowerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest LeaseNodePower
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseSetLeaseNodePowerResponse parses an HTTP response from a SetLeaseNodePowerWithResponse call
+func ParseSetLeaseNodePowerResponse(rsp *http.Response) (*SetLeaseNodePowerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetLeaseNodePowerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest LeaseNodePower
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

@@ -42,6 +42,8 @@ type Machines interface {
 
 	// Occupied reports whether a lease has begun with slots of the node and is not done with them.
 	Occupied(ctx context.Context, node ids.Node) (bool, error)
+	// Tenancy reads an instance of a lease and locks its machine. It returns a NotFound fault for one that is not the lease's.
+	Tenancy(ctx context.Context, lease ids.Lease, allocation ids.Allocation) (Tenancy, error)
 	// Stands reports whether an operation's allocation is still in the hand that it was ordered for: that epoch, not released; for a tenant's
 	// wish the lease must be active too. One without an allocation always stands.
 	Stands(ctx context.Context, allocation ids.Allocation, epoch int64, wish bool) (bool, error)

@@ -28,6 +28,7 @@ func newLeases(w *world) httpapi.Leases {
 	usage := billing.New(w.db, ledger.New(w.db, postgres.NewLedger(w.db), w.clock), postgres.NewMetering(w.db), postgres.NewInvoices(w.db), w.clock)
 	return httpapi.Leases{
 		Leases: lease.NewService(w.db, postgres.NewLeaseReads(w.db), nil), Usage: usage, Sales: newSales(w), Metrics: noMetrics{}, Clock: w.clock,
+		Power: newPower(w),
 	}
 }
 

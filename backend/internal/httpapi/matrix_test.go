@@ -224,6 +224,7 @@ func (m *matrix) strangers(op httpapi.Operation) {
 func strangerBodies() map[string]any {
 	return map[string]any{
 		"updateLease":         map[string]any{"name": "mine"},
+		"setLeaseNodePower":   map[string]any{"action": "stop"},
 		"extendLease":         map[string]any{"end": "2026-06-01T00:00:00Z"},
 		"adminSetNodeState":   map[string]any{"state": "maintenance"},
 		"adminSettleChanges":  map[string]any{"decision": "accepted"},

@@ -77,6 +77,8 @@ func permissions() map[string]permission {
 		"cancelLease":          can(tenant.LeasesWrite),
 		"listLeaseNodes":       can(tenant.LeasesRead),
 		"getLeaseNodeTopology": can(tenant.LeasesRead),
+		"getLeaseNodePower":    can(tenant.LeasesRead),
+		"setLeaseNodePower":    can(tenant.LeasesWrite),
 		"listLeaseEvents":      can(tenant.LeasesRead),
 		"getLeaseMetrics":      can(tenant.LeasesRead),
 		"getLeaseUsage":        can(tenant.LeasesRead),

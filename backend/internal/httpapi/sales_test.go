@@ -101,7 +101,10 @@ func (m *matrix) sales() map[string]write {
 			who: m.ada, path: "/v1/leases/" + m.booked(2, key) + "/extensions", ifMatch: `"1"`, body: map[string]any{"end": end.Format(time.RFC3339)},
 			other: map[string]any{"end": end.Add(time.Hour).Format(time.RFC3339)},
 		},
-		"cancelLease":        {who: m.ada, path: "/v1/leases/" + m.booked(30, key) + "/cancellation", ifMatch: `"1"`},
+		"cancelLease": {who: m.ada, path: "/v1/leases/" + m.booked(30, key) + "/cancellation", ifMatch: `"1"`},
+		"setLeaseNodePower": {
+			who: m.ada, path: m.metal(50, key), body: map[string]any{"action": "reboot"}, other: map[string]any{"action": "stop"},
+		},
 		"requestAttestation": {who: m.ada, path: "/v1/leases/" + m.running(40, key) + "/attestations"},
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm/clause"
 
+	"github.com/leasehold/leasehold/agent/protocol"
 	"github.com/leasehold/leasehold/backend/fault"
 	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/power"
@@ -225,6 +226,60 @@ func (s *Power) Disarm(ctx context.Context, node ids.Node, purpose power.Purpose
 func (s *Power) Occupied(ctx context.Context, node ids.Node) (bool, error) {
 	found, err := scan[bool](ctx, s.db, "SELECT EXISTS (SELECT FROM allocation WHERE node_id = ? AND released_at IS NULL AND state NOT IN ('held', 'released'))", node)
 	return len(found) == 1 && found[0], err
+}
+
+// recentOperations is how many of a tenancy's operations are shown.
+const recentOperations = 20
+
+// Tenancy implements power.Machines.
+func (s *Power) Tenancy(ctx context.Context, lease ids.Lease, allocation ids.Allocation) (power.Tenancy, error) {
+	type row struct {
+		NodeID ids.Node
+		Epoch  int64
+		Stage  string
+		InUse  bool
+		Busy   bool
+	}
+	// The machine's lock comes first: of two wishes at once, the second sees the first.
+	_, err := scan[int](ctx, s.db, "SELECT 1 FROM machine WHERE node_id = (SELECT node_id FROM allocation WHERE id = ? AND lease_id = ?) FOR UPDATE", allocation, lease)
+	if err != nil {
+		return power.Tenancy{}, err
+	}
+	rows, err := scan[row](ctx, s.db, `
+		SELECT a.node_id, a.epoch, CASE WHEN n.mode = 'bare_metal' THEN coalesce(k.stage, '') ELSE '' END AS stage,
+		       l.state = 'active' AND a.state = 'in_use' AND a.released_at IS NULL AS in_use,
+		       EXISTS (SELECT FROM operation o WHERE o.node_id = a.node_id AND o.agent_id IS NULL AND o.kind = ? AND o.state IN ('queued', 'running')) AS busy
+		FROM allocation a JOIN lease l ON l.id = a.lease_id JOIN node n ON n.id = a.node_id LEFT JOIN machine k ON k.node_id = a.node_id
+		WHERE a.id = ? AND a.lease_id = ?`, string(power.Kind), allocation, lease)
+	if err != nil {
+		return power.Tenancy{}, err
+	}
+	if len(rows) == 0 {
+		return power.Tenancy{}, fault.New(fault.NotFound, "instance-not-found", "the lease has no such instance")
+	}
+	r := rows[0]
+	t := power.Tenancy{Node: r.NodeID, Epoch: r.Epoch, Stage: power.Stage(r.Stage), InUse: r.InUse, Busy: r.Busy}
+	t.Recent, err = s.recent(ctx, allocation)
+	return t, err
+}
+
+func (s *Power) recent(ctx context.Context, allocation ids.Allocation) ([]power.Past, error) {
+	type row struct {
+		ID         ids.Operation
+		State      string
+		Spec       document[power.Order]
+		Evidence   document[power.Evidence]
+		Fault      document[*protocol.Fault]
+		CreatedAt  time.Time
+		FinishedAt *time.Time
+	}
+	rows, err := scan[row](ctx, s.db, `SELECT id, state, spec, evidence, fault, created_at, finished_at FROM operation
+		WHERE allocation_id = ? AND kind = ? ORDER BY created_at DESC, id DESC LIMIT ?`, allocation, string(power.Kind), recentOperations)
+	return each(rows, func(r row) power.Past {
+		return power.Past{
+			ID: r.ID, Goal: r.Spec.Of.Goal, State: r.State, Seen: r.Evidence.Of.State, Fault: r.Fault.Of, CreatedAt: r.CreatedAt.UTC(), FinishedAt: instant(r.FinishedAt),
+		}
+	}), err
 }
 
 // Stands implements power.Machines.

@@ -418,6 +418,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/leases/{lease_id}/nodes/{allocation_id}/power": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was done with the power of a machine that is leased whole */
+        get: operations["getLeaseNodePower"];
+        put?: never;
+        /**
+         * Switch a machine that is leased whole
+         * @description Through its management controller, and read back from it. `stop` asks the system first and cuts the power when that takes too long; `reboot`
+         *     and `power_cycle` do not ask. The clock of the lease goes on. One thing at a time: a second wish waits for the first to be over.
+         */
+        post: operations["setLeaseNodePower"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/leases/{lease_id}/nodes/{allocation_id}/topology": {
         parameters: {
             query?: never;
@@ -2292,6 +2314,33 @@ export interface components {
             progress: components["schemas"]["NodeProgress"];
             access?: components["schemas"]["Access"];
         };
+        PowerWish: {
+            /** @enum {string} */
+            action: "start" | "stop" | "reboot" | "power_cycle";
+        };
+        LeaseNodePower: {
+            allocation_id: string;
+            /**
+             * @description As it was read back last, at the end of an operation
+             * @enum {string}
+             */
+            power: "on" | "off" | "turning" | "unknown";
+            /** @description The latest 20, the latest first */
+            operations: components["schemas"]["PowerOperation"][];
+        };
+        PowerOperation: {
+            id: string;
+            /** @description start, stop, reboot or power_cycle; or tenant (the image is booted), service (the operator's system), off (the lease's end) */
+            action: string;
+            /** @enum {string} */
+            state: "queued" | "running" | "succeeded" | "failed" | "expired";
+            /** @description Why it failed */
+            detail?: string;
+            /** Format: date-time */
+            asked_at: string;
+            /** Format: date-time */
+            ended_at?: string;
+        };
         LeaseNodeTopology: {
             allocation_id: string;
             /** @description The machine's name */
@@ -3945,6 +3994,61 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LeaseNodeList"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    getLeaseNodePower: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lease_id: components["parameters"]["LeaseID"];
+                allocation_id: components["parameters"]["AllocationID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Its power */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseNodePower"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    setLeaseNodePower: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                lease_id: components["parameters"]["LeaseID"];
+                allocation_id: components["parameters"]["AllocationID"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PowerWish"];
+            };
+        };
+        responses: {
+            /** @description Asked */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseNodePower"];
                 };
             };
             default: components["responses"]["Problem"];

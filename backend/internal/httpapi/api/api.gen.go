@@ -377,6 +377,30 @@ func (e LeaseNodeState) Valid() bool {
 	}
 }
 
+// Defines values for LeaseNodePowerPower.
+const (
+	LeaseNodePowerPowerOff     LeaseNodePowerPower = "off"
+	LeaseNodePowerPowerOn      LeaseNodePowerPower = "on"
+	LeaseNodePowerPowerTurning LeaseNodePowerPower = "turning"
+	LeaseNodePowerPowerUnknown LeaseNodePowerPower = "unknown"
+)
+
+// Valid indicates whether the value is a known member of the LeaseNodePowerPower enum.
+func (e LeaseNodePowerPower) Valid() bool {
+	switch e {
+	case LeaseNodePowerPowerOff:
+		return true
+	case LeaseNodePowerPowerOn:
+		return true
+	case LeaseNodePowerPowerTurning:
+		return true
+	case LeaseNodePowerPowerUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for LeaseState.
 const (
 	LeaseStateActive       LeaseState = "active"
@@ -608,6 +632,57 @@ func (e PostureCheckVerdict) Valid() bool {
 	case PostureCheckVerdictTrue:
 		return true
 	case PostureCheckVerdictUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PowerOperationState.
+const (
+	PowerOperationStateExpired   PowerOperationState = "expired"
+	PowerOperationStateFailed    PowerOperationState = "failed"
+	PowerOperationStateQueued    PowerOperationState = "queued"
+	PowerOperationStateRunning   PowerOperationState = "running"
+	PowerOperationStateSucceeded PowerOperationState = "succeeded"
+)
+
+// Valid indicates whether the value is a known member of the PowerOperationState enum.
+func (e PowerOperationState) Valid() bool {
+	switch e {
+	case PowerOperationStateExpired:
+		return true
+	case PowerOperationStateFailed:
+		return true
+	case PowerOperationStateQueued:
+		return true
+	case PowerOperationStateRunning:
+		return true
+	case PowerOperationStateSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PowerWishAction.
+const (
+	PowerWishActionPowerCycle PowerWishAction = "power_cycle"
+	PowerWishActionReboot     PowerWishAction = "reboot"
+	PowerWishActionStart      PowerWishAction = "start"
+	PowerWishActionStop       PowerWishAction = "stop"
+)
+
+// Valid indicates whether the value is a known member of the PowerWishAction enum.
+func (e PowerWishAction) Valid() bool {
+	switch e {
+	case PowerWishActionPowerCycle:
+		return true
+	case PowerWishActionReboot:
+		return true
+	case PowerWishActionStart:
+		return true
+	case PowerWishActionStop:
 		return true
 	default:
 		return false
@@ -1713,6 +1788,20 @@ type LeaseNodeList struct {
 	Items []LeaseNode `json:"items"`
 }
 
+// LeaseNodePower defines model for LeaseNodePower.
+type LeaseNodePower struct {
+	AllocationID string `json:"allocation_id"`
+
+	// Operations The latest 20, the latest first
+	Operations []PowerOperation `json:"operations"`
+
+	// Power As it was read back last, at the end of an operation
+	Power LeaseNodePowerPower `json:"power"`
+}
+
+// LeaseNodePowerPower As it was read back last, at the end of an operation
+type LeaseNodePowerPower string
+
 // LeaseNodeTopology defines model for LeaseNodeTopology.
 type LeaseNodeTopology struct {
 	AllocationID string `json:"allocation_id"`
@@ -2105,6 +2194,30 @@ type PostureCheckVerdict string
 type PostureOverride struct {
 	Reason string `json:"reason"`
 }
+
+// PowerOperation defines model for PowerOperation.
+type PowerOperation struct {
+	// Action start, stop, reboot or power_cycle; or tenant (the image is booted), service (the operator's system), off (the lease's end)
+	Action  string    `json:"action"`
+	AskedAt time.Time `json:"asked_at"`
+
+	// Detail Why it failed
+	Detail  *string             `json:"detail,omitempty"`
+	EndedAt *time.Time          `json:"ended_at,omitempty"`
+	ID      string              `json:"id"`
+	State   PowerOperationState `json:"state"`
+}
+
+// PowerOperationState defines model for PowerOperation.State.
+type PowerOperationState string
+
+// PowerWish defines model for PowerWish.
+type PowerWish struct {
+	Action PowerWishAction `json:"action"`
+}
+
+// PowerWishAction defines model for PowerWish.Action.
+type PowerWishAction string
 
 // PriceList defines model for PriceList.
 type PriceList struct {
@@ -3204,6 +3317,12 @@ type GetLeaseMetricsParams struct {
 	To   *time.Time `form:"to,omitempty" json:"to,omitempty"`
 }
 
+// SetLeaseNodePowerParams defines parameters for SetLeaseNodePower.
+type SetLeaseNodePowerParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
+}
+
 // BeginSecondFactorParams defines parameters for BeginSecondFactor.
 type BeginSecondFactorParams struct {
 	// IdempotencyKey A fresh random value for each intended change.
@@ -3462,6 +3581,9 @@ type UpdateLeaseJSONRequestBody = LeaseUpdate
 // ExtendLeaseJSONRequestBody defines body for ExtendLease for application/json ContentType.
 type ExtendLeaseJSONRequestBody = ExtensionCreate
 
+// SetLeaseNodePowerJSONRequestBody defines body for SetLeaseNodePower for application/json ContentType.
+type SetLeaseNodePowerJSONRequestBody = PowerWish
+
 // ConfirmSecondFactorJSONRequestBody defines body for ConfirmSecondFactor for application/json ContentType.
 type ConfirmSecondFactorJSONRequestBody = SecondFactorCode
 
@@ -3710,6 +3832,12 @@ type ServerInterface interface {
 	// ListLeaseNodes The lease's instances, with progress and access
 	// (GET /v1/leases/{lease_id}/nodes)
 	ListLeaseNodes(c *gin.Context, leaseID LeaseID)
+	// GetLeaseNodePower What was done with the power of a machine that is leased whole
+	// (GET /v1/leases/{lease_id}/nodes/{allocation_id}/power)
+	GetLeaseNodePower(c *gin.Context, leaseID LeaseID, allocationID AllocationID)
+	// SetLeaseNodePower Switch a machine that is leased whole
+	// (POST /v1/leases/{lease_id}/nodes/{allocation_id}/power)
+	SetLeaseNodePower(c *gin.Context, leaseID LeaseID, allocationID AllocationID, params SetLeaseNodePowerParams)
 	// GetLeaseNodeTopology Where an instance stands on its fabric, from its leaves upwards
 	// (GET /v1/leases/{lease_id}/nodes/{allocation_id}/topology)
 	GetLeaseNodeTopology(c *gin.Context, leaseID LeaseID, allocationID AllocationID)
@@ -6621,6 +6749,101 @@ func (siw *ServerInterfaceWrapper) ListLeaseNodes(c *gin.Context) {
 	siw.Handler.ListLeaseNodes(c, leaseID)
 }
 
+// GetLeaseNodePower operation middleware
+func (siw *ServerInterfaceWrapper) GetLeaseNodePower(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "lease_id" -------------
+	var leaseID LeaseID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "lease_id", c.Param("lease_id"), &leaseID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter lease_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Path parameter "allocation_id" -------------
+	var allocationID AllocationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "allocation_id", c.Param("allocation_id"), &allocationID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter allocation_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetLeaseNodePower(c, leaseID, allocationID)
+}
+
+// SetLeaseNodePower operation middleware
+func (siw *ServerInterfaceWrapper) SetLeaseNodePower(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "lease_id" -------------
+	var leaseID LeaseID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "lease_id", c.Param("lease_id"), &leaseID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter lease_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Path parameter "allocation_id" -------------
+	var allocationID AllocationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "allocation_id", c.Param("allocation_id"), &allocationID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter allocation_id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SetLeaseNodePowerParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SetLeaseNodePower(c, leaseID, allocationID, params)
+}
+
 // GetLeaseNodeTopology operation middleware
 func (siw *ServerInterfaceWrapper) GetLeaseNodeTopology(c *gin.Context) {
 
@@ -8354,6 +8577,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/extensions", wrapper.ExtendLease)
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/cancellation", wrapper.CancelLease)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/nodes", wrapper.ListLeaseNodes)
+	router.GET(options.BaseURL+"/v1/leases/:lease_id/nodes/:allocation_id/power", wrapper.GetLeaseNodePower)
+	router.POST(options.BaseURL+"/v1/leases/:lease_id/nodes/:allocation_id/power", wrapper.SetLeaseNodePower)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/nodes/:allocation_id/topology", wrapper.GetLeaseNodeTopology)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/events", wrapper.ListLeaseEvents)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/metrics", wrapper.GetLeaseMetrics)
@@ -11452,6 +11677,88 @@ func (response ListLeaseNodesdefaultApplicationProblemPlusJSONResponse) VisitLis
 	return err
 }
 
+type GetLeaseNodePowerRequestObject struct {
+	LeaseID      LeaseID      `json:"lease_id"`
+	AllocationID AllocationID `json:"allocation_id"`
+}
+
+type GetLeaseNodePowerResponseObject interface {
+	VisitGetLeaseNodePowerResponse(w http.ResponseWriter) error
+}
+
+type GetLeaseNodePower200JSONResponse LeaseNodePower
+
+func (response GetLeaseNodePower200JSONResponse) VisitGetLeaseNodePowerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLeaseNodePowerdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetLeaseNodePowerdefaultApplicationProblemPlusJSONResponse) VisitGetLeaseNodePowerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetLeaseNodePowerRequestObject struct {
+	LeaseID      LeaseID      `json:"lease_id"`
+	AllocationID AllocationID `json:"allocation_id"`
+	Params       SetLeaseNodePowerParams
+	Body         *SetLeaseNodePowerJSONRequestBody
+}
+
+type SetLeaseNodePowerResponseObject interface {
+	VisitSetLeaseNodePowerResponse(w http.ResponseWriter) error
+}
+
+type SetLeaseNodePower202JSONResponse LeaseNodePower
+
+func (response SetLeaseNodePower202JSONResponse) VisitSetLeaseNodePowerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetLeaseNodePowerdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response SetLeaseNodePowerdefaultApplicationProblemPlusJSONResponse) VisitSetLeaseNodePowerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetLeaseNodeTopologyRequestObject struct {
 	LeaseID      LeaseID      `json:"lease_id"`
 	AllocationID AllocationID `json:"allocation_id"`
@@ -13465,6 +13772,12 @@ type StrictServerInterface interface {
 	// ListLeaseNodes The lease's instances, with progress and access
 	// (GET /v1/leases/{lease_id}/nodes)
 	ListLeaseNodes(ctx context.Context, request ListLeaseNodesRequestObject) (ListLeaseNodesResponseObject, error)
+	// GetLeaseNodePower What was done with the power of a machine that is leased whole
+	// (GET /v1/leases/{lease_id}/nodes/{allocation_id}/power)
+	GetLeaseNodePower(ctx context.Context, request GetLeaseNodePowerRequestObject) (GetLeaseNodePowerResponseObject, error)
+	// SetLeaseNodePower Switch a machine that is leased whole
+	// (POST /v1/leases/{lease_id}/nodes/{allocation_id}/power)
+	SetLeaseNodePower(ctx context.Context, request SetLeaseNodePowerRequestObject) (SetLeaseNodePowerResponseObject, error)
 	// GetLeaseNodeTopology Where an instance stands on its fabric, from its leaves upwards
 	// (GET /v1/leases/{lease_id}/nodes/{allocation_id}/topology)
 	GetLeaseNodeTopology(ctx context.Context, request GetLeaseNodeTopologyRequestObject) (GetLeaseNodeTopologyResponseObject, error)
@@ -15761,6 +16074,79 @@ func (sh *strictHandler) ListLeaseNodes(ctx *gin.Context, leaseID LeaseID) {
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(ListLeaseNodesResponseObject); ok {
 		if err := validResponse.VisitListLeaseNodesResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetLeaseNodePower operation middleware
+func (sh *strictHandler) GetLeaseNodePower(ctx *gin.Context, leaseID LeaseID, allocationID AllocationID) {
+	var request GetLeaseNodePowerRequestObject
+
+	request.LeaseID = leaseID
+	request.AllocationID = allocationID
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetLeaseNodePower(ctx, request.(GetLeaseNodePowerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetLeaseNodePower")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(GetLeaseNodePowerResponseObject); ok {
+		if err := validResponse.VisitGetLeaseNodePowerResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetLeaseNodePower operation middleware
+func (sh *strictHandler) SetLeaseNodePower(ctx *gin.Context, leaseID LeaseID, allocationID AllocationID, params SetLeaseNodePowerParams) {
+	var request SetLeaseNodePowerRequestObject
+
+	request.LeaseID = leaseID
+	request.AllocationID = allocationID
+	request.Params = params
+
+	var body SetLeaseNodePowerJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.SetLeaseNodePower(ctx, request.(SetLeaseNodePowerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetLeaseNodePower")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(SetLeaseNodePowerResponseObject); ok {
+		if err := validResponse.VisitSetLeaseNodePowerResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
