@@ -315,7 +315,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 	handler, err := httpapi.New(ctx, httpapi.Deps{
 		Areas: httpapi.Areas{
 			Identity: httpapi.Identity{
-				Tenants: a.tenants, Gateway: a.gateway.Name(), SecureCookies: a.config.SecureCookies,
+				Tenants: a.tenants, Gateway: a.gateway.Name(), SecureCookies: a.config.SecureCookies, PublicURL: strings.TrimSuffix(a.config.PublicURL, "/"),
 				LogIns: ratelimit.New(rates, a.clock, limit("log-in", 20)),
 				Codes:  ratelimit.New(rates, a.clock, ratelimit.Policy{Name: "code", Requests: codesPerHour, Window: time.Hour}),
 			},

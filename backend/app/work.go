@@ -77,6 +77,9 @@ func (a *App) forgetRequests(ctx context.Context) error {
 	if err := postgres.NewRateLimits(a.db).Forget(ctx, now.Add(-retainEvery)); err != nil {
 		return err
 	}
+	if err := postgres.NewTenants(a.db).ForgetDeviceGrants(ctx, now.Add(-retainEvery)); err != nil {
+		return err
+	}
 	for {
 		gone, err := postgres.NewTenants(a.db).ForgetTokens(ctx, now.Add(-keepTokens), forgetBatch)
 		if err != nil {

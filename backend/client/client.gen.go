@@ -1255,6 +1255,45 @@ type Condition struct {
 // ConditionClass defines model for Condition.Class.
 type ConditionClass string
 
+// DeviceAuthorization defines model for DeviceAuthorization.
+type DeviceAuthorization struct {
+	Client    string    `json:"client"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// Source The address that asked
+	Source   string `json:"source"`
+	UserCode string `json:"user_code"`
+}
+
+// DeviceClaim defines model for DeviceClaim.
+type DeviceClaim struct {
+	DeviceCode string `json:"device_code"`
+}
+
+// DeviceCodes defines model for DeviceCodes.
+type DeviceCodes struct {
+	DeviceCode       string `json:"device_code"`
+	ExpiresInSeconds int    `json:"expires_in_seconds"`
+	IntervalSeconds  int    `json:"interval_seconds"`
+
+	// UserCode Example: WDJB-MJHT
+	UserCode                string `json:"user_code"`
+	VerificationURL         string `json:"verification_url"`
+	VerificationURLComplete string `json:"verification_url_complete"`
+}
+
+// DeviceDecision defines model for DeviceDecision.
+type DeviceDecision struct {
+	Approve bool `json:"approve"`
+}
+
+// DeviceStart defines model for DeviceStart.
+type DeviceStart struct {
+	// Client What the program calls itself
+	Client *string `json:"client,omitempty"`
+}
+
 // DoctorCheck defines model for DoctorCheck.
 type DoctorCheck struct {
 	Findings  []string `json:"findings"`
@@ -2932,6 +2971,9 @@ type Since = time.Time
 // Until defines model for Until.
 type Until = time.Time
 
+// UserCode defines model for UserCode.
+type UserCode = string
+
 // UserID defines model for UserID.
 type UserID = string
 
@@ -3182,6 +3224,12 @@ type ListUsageParams struct {
 	LeaseID *string    `form:"lease_id,omitempty" json:"lease_id,omitempty"`
 	From    *time.Time `form:"from,omitempty" json:"from,omitempty"`
 	To      *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// DecideDeviceAuthorizationParams defines parameters for DecideDeviceAuthorization.
+type DecideDeviceAuthorizationParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
 // ListEventsParams defines parameters for ListEvents.
@@ -3559,6 +3607,15 @@ type SearchAvailabilityJSONRequestBody = AvailabilitySearch
 
 // CreateTopUpJSONRequestBody defines body for CreateTopUp for application/json ContentType.
 type CreateTopUpJSONRequestBody = TopUpCreate
+
+// StartDeviceAuthorizationJSONRequestBody defines body for StartDeviceAuthorization for application/json ContentType.
+type StartDeviceAuthorizationJSONRequestBody = DeviceStart
+
+// ClaimDeviceAuthorizationJSONRequestBody defines body for ClaimDeviceAuthorization for application/json ContentType.
+type ClaimDeviceAuthorizationJSONRequestBody = DeviceClaim
+
+// DecideDeviceAuthorizationJSONRequestBody defines body for DecideDeviceAuthorization for application/json ContentType.
+type DecideDeviceAuthorizationJSONRequestBody = DeviceDecision
 
 // CreateGroupJSONRequestBody defines body for CreateGroup for application/json ContentType.
 type CreateGroupJSONRequestBody = GroupCreate
@@ -4145,6 +4202,65 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/billing/usage (the `ListUsage` operationId).
 	ListUsage(ctx context.Context, params *ListUsageParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartDeviceAuthorizationWithBody Log a program in that has no browser (RFC 8628)
+	//
+	// Show the person the code and the URL, then ask for the session every `interval_seconds`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/device-authorizations (the `StartDeviceAuthorization` operationId).
+	StartDeviceAuthorizationWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartDeviceAuthorization Log a program in that has no browser (RFC 8628)
+	//
+	// Show the person the code and the URL, then ask for the session every `interval_seconds`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/device-authorizations (the `StartDeviceAuthorization` operationId).
+	StartDeviceAuthorization(ctx context.Context, body StartDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ClaimDeviceAuthorizationWithBody The session, once somebody has approved
+	//
+	// Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/device-authorizations/sessions (the `ClaimDeviceAuthorization` operationId).
+	ClaimDeviceAuthorizationWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ClaimDeviceAuthorization The session, once somebody has approved
+	//
+	// Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/device-authorizations/sessions (the `ClaimDeviceAuthorization` operationId).
+	ClaimDeviceAuthorization(ctx context.Context, body ClaimDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetDeviceAuthorization What asks under a code
+	//
+	// Corresponds with GET /v1/device-authorizations/{user_code} (the `GetDeviceAuthorization` operationId).
+	GetDeviceAuthorization(ctx context.Context, userCode UserCode, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DecideDeviceAuthorizationWithBody Let a program act for you, or refuse it
+	//
+	// It gets a session of yours in this organization. Approve only what you have started yourself.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/device-authorizations/{user_code}/decision (the `DecideDeviceAuthorization` operationId).
+	DecideDeviceAuthorizationWithBody(ctx context.Context, userCode UserCode, params *DecideDeviceAuthorizationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DecideDeviceAuthorization Let a program act for you, or refuse it
+	//
+	// It gets a session of yours in this organization. Approve only what you have started yourself.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/device-authorizations/{user_code}/decision (the `DecideDeviceAuthorization` operationId).
+	DecideDeviceAuthorization(ctx context.Context, userCode UserCode, params *DecideDeviceAuthorizationParams, body DecideDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListEvents Your organization's events, in order
 	//
@@ -5796,6 +5912,135 @@ func (c *Client) CreateTopUp(ctx context.Context, params *CreateTopUpParams, bod
 // Corresponds with GET /v1/billing/usage (the `ListUsage` operationId).
 func (c *Client) ListUsage(ctx context.Context, params *ListUsageParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListUsageRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartDeviceAuthorizationWithBody Log a program in that has no browser (RFC 8628)
+//
+// Show the person the code and the URL, then ask for the session every `interval_seconds`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/device-authorizations (the `StartDeviceAuthorization` operationId).
+func (c *Client) StartDeviceAuthorizationWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartDeviceAuthorizationRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartDeviceAuthorization Log a program in that has no browser (RFC 8628)
+//
+// Show the person the code and the URL, then ask for the session every `interval_seconds`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/device-authorizations (the `StartDeviceAuthorization` operationId).
+func (c *Client) StartDeviceAuthorization(ctx context.Context, body StartDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartDeviceAuthorizationRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ClaimDeviceAuthorizationWithBody The session, once somebody has approved
+//
+// Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/device-authorizations/sessions (the `ClaimDeviceAuthorization` operationId).
+func (c *Client) ClaimDeviceAuthorizationWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewClaimDeviceAuthorizationRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ClaimDeviceAuthorization The session, once somebody has approved
+//
+// Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/device-authorizations/sessions (the `ClaimDeviceAuthorization` operationId).
+func (c *Client) ClaimDeviceAuthorization(ctx context.Context, body ClaimDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewClaimDeviceAuthorizationRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetDeviceAuthorization What asks under a code
+//
+// Corresponds with GET /v1/device-authorizations/{user_code} (the `GetDeviceAuthorization` operationId).
+func (c *Client) GetDeviceAuthorization(ctx context.Context, userCode UserCode, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetDeviceAuthorizationRequest(c.Server, userCode)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DecideDeviceAuthorizationWithBody Let a program act for you, or refuse it
+//
+// It gets a session of yours in this organization. Approve only what you have started yourself.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/device-authorizations/{user_code}/decision (the `DecideDeviceAuthorization` operationId).
+func (c *Client) DecideDeviceAuthorizationWithBody(ctx context.Context, userCode UserCode, params *DecideDeviceAuthorizationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDecideDeviceAuthorizationRequestWithBody(c.Server, userCode, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DecideDeviceAuthorization Let a program act for you, or refuse it
+//
+// It gets a session of yours in this organization. Approve only what you have started yourself.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/device-authorizations/{user_code}/decision (the `DecideDeviceAuthorization` operationId).
+func (c *Client) DecideDeviceAuthorization(ctx context.Context, userCode UserCode, params *DecideDeviceAuthorizationParams, body DecideDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDecideDeviceAuthorizationRequest(c.Server, userCode, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -9914,6 +10159,180 @@ func NewListUsageRequest(server string, params *ListUsageParams) (*http.Request,
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStartDeviceAuthorizationRequest calls the generic StartDeviceAuthorization builder with application/json body
+func NewStartDeviceAuthorizationRequest(server string, body StartDeviceAuthorizationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewStartDeviceAuthorizationRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewStartDeviceAuthorizationRequestWithBody constructs an http.Request for the StartDeviceAuthorization method, with any body, and a specified content type
+func NewStartDeviceAuthorizationRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/device-authorizations")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewClaimDeviceAuthorizationRequest calls the generic ClaimDeviceAuthorization builder with application/json body
+func NewClaimDeviceAuthorizationRequest(server string, body ClaimDeviceAuthorizationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewClaimDeviceAuthorizationRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewClaimDeviceAuthorizationRequestWithBody constructs an http.Request for the ClaimDeviceAuthorization method, with any body, and a specified content type
+func NewClaimDeviceAuthorizationRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/device-authorizations/sessions")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetDeviceAuthorizationRequest constructs an http.Request for the GetDeviceAuthorization method
+func NewGetDeviceAuthorizationRequest(server string, userCode UserCode) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "user_code", userCode, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/device-authorizations/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDecideDeviceAuthorizationRequest calls the generic DecideDeviceAuthorization builder with application/json body
+func NewDecideDeviceAuthorizationRequest(server string, userCode UserCode, params *DecideDeviceAuthorizationParams, body DecideDeviceAuthorizationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDecideDeviceAuthorizationRequestWithBody(server, userCode, params, "application/json", bodyReader)
+}
+
+// NewDecideDeviceAuthorizationRequestWithBody constructs an http.Request for the DecideDeviceAuthorization method, with any body, and a specified content type
+func NewDecideDeviceAuthorizationRequestWithBody(server string, userCode UserCode, params *DecideDeviceAuthorizationParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "user_code", userCode, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/device-authorizations/%s/decision", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
 	}
 
 	return req, nil
@@ -14077,6 +14496,67 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/billing/usage (the `ListUsage` operationId).
 	ListUsageWithResponse(ctx context.Context, params *ListUsageParams, reqEditors ...RequestEditorFn) (*ListUsageResponse, error)
 
+	// StartDeviceAuthorizationWithBodyWithResponse Log a program in that has no browser (RFC 8628)
+	//
+	// Show the person the code and the URL, then ask for the session every `interval_seconds`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/device-authorizations (the `StartDeviceAuthorization` operationId).
+	StartDeviceAuthorizationWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartDeviceAuthorizationResponse, error)
+
+	// StartDeviceAuthorizationWithResponse Log a program in that has no browser (RFC 8628)
+	//
+	// Show the person the code and the URL, then ask for the session every `interval_seconds`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/device-authorizations (the `StartDeviceAuthorization` operationId).
+	StartDeviceAuthorizationWithResponse(ctx context.Context, body StartDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*StartDeviceAuthorizationResponse, error)
+
+	// ClaimDeviceAuthorizationWithBodyWithResponse The session, once somebody has approved
+	//
+	// Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/device-authorizations/sessions (the `ClaimDeviceAuthorization` operationId).
+	ClaimDeviceAuthorizationWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ClaimDeviceAuthorizationResponse, error)
+
+	// ClaimDeviceAuthorizationWithResponse The session, once somebody has approved
+	//
+	// Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/device-authorizations/sessions (the `ClaimDeviceAuthorization` operationId).
+	ClaimDeviceAuthorizationWithResponse(ctx context.Context, body ClaimDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*ClaimDeviceAuthorizationResponse, error)
+
+	// GetDeviceAuthorizationWithResponse What asks under a code
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/device-authorizations/{user_code} (the `GetDeviceAuthorization` operationId).
+	GetDeviceAuthorizationWithResponse(ctx context.Context, userCode UserCode, reqEditors ...RequestEditorFn) (*GetDeviceAuthorizationResponse, error)
+
+	// DecideDeviceAuthorizationWithBodyWithResponse Let a program act for you, or refuse it
+	//
+	// It gets a session of yours in this organization. Approve only what you have started yourself.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/device-authorizations/{user_code}/decision (the `DecideDeviceAuthorization` operationId).
+	DecideDeviceAuthorizationWithBodyWithResponse(ctx context.Context, userCode UserCode, params *DecideDeviceAuthorizationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideDeviceAuthorizationResponse, error)
+
+	// DecideDeviceAuthorizationWithResponse Let a program act for you, or refuse it
+	//
+	// It gets a session of yours in this organization. Approve only what you have started yourself.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/device-authorizations/{user_code}/decision (the `DecideDeviceAuthorization` operationId).
+	DecideDeviceAuthorizationWithResponse(ctx context.Context, userCode UserCode, params *DecideDeviceAuthorizationParams, body DecideDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideDeviceAuthorizationResponse, error)
+
 	// ListEventsWithResponse Your organization's events, in order
 	//
 	// The same events that webhooks bring, for whoever cannot be reached: ask again with `after` of the last `sequence`. Numbers have no
@@ -17042,6 +17522,198 @@ func (r ListUsageResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListUsageResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StartDeviceAuthorizationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *DeviceCodes
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r StartDeviceAuthorizationResponse) GetJSON201() *DeviceCodes {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StartDeviceAuthorizationResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StartDeviceAuthorizationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StartDeviceAuthorizationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StartDeviceAuthorizationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StartDeviceAuthorizationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ClaimDeviceAuthorizationResponse201Headers the declared response headers of an HTTP 201 response for ClaimDeviceAuthorization
+type ClaimDeviceAuthorizationResponse201Headers struct {
+	SetCookie string
+}
+
+type ClaimDeviceAuthorizationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Session
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *ClaimDeviceAuthorizationResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r ClaimDeviceAuthorizationResponse) GetJSON201() *Session {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ClaimDeviceAuthorizationResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ClaimDeviceAuthorizationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ClaimDeviceAuthorizationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ClaimDeviceAuthorizationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ClaimDeviceAuthorizationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetDeviceAuthorizationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DeviceAuthorization
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetDeviceAuthorizationResponse) GetJSON200() *DeviceAuthorization {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetDeviceAuthorizationResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetDeviceAuthorizationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetDeviceAuthorizationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetDeviceAuthorizationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetDeviceAuthorizationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DecideDeviceAuthorizationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DecideDeviceAuthorizationResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DecideDeviceAuthorizationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DecideDeviceAuthorizationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DecideDeviceAuthorizationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DecideDeviceAuthorizationResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -21243,6 +21915,109 @@ func (c *ClientWithResponses) ListUsageWithResponse(ctx context.Context, params 
 	return ParseListUsageResponse(rsp)
 }
 
+// StartDeviceAuthorizationWithBodyWithResponse Log a program in that has no browser (RFC 8628)
+//
+// Show the person the code and the URL, then ask for the session every `interval_seconds`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/device-authorizations (the `StartDeviceAuthorization` operationId).
+func (c *ClientWithResponses) StartDeviceAuthorizationWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartDeviceAuthorizationResponse, error) {
+	rsp, err := c.StartDeviceAuthorizationWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartDeviceAuthorizationResponse(rsp)
+}
+
+// StartDeviceAuthorizationWithResponse Log a program in that has no browser (RFC 8628)
+//
+// Show the person the code and the URL, then ask for the session every `interval_seconds`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/device-authorizations (the `StartDeviceAuthorization` operationId).
+func (c *ClientWithResponses) StartDeviceAuthorizationWithResponse(ctx context.Context, body StartDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*StartDeviceAuthorizationResponse, error) {
+	rsp, err := c.StartDeviceAuthorization(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartDeviceAuthorizationResponse(rsp)
+}
+
+// ClaimDeviceAuthorizationWithBodyWithResponse The session, once somebody has approved
+//
+// Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/device-authorizations/sessions (the `ClaimDeviceAuthorization` operationId).
+func (c *ClientWithResponses) ClaimDeviceAuthorizationWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ClaimDeviceAuthorizationResponse, error) {
+	rsp, err := c.ClaimDeviceAuthorizationWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseClaimDeviceAuthorizationResponse(rsp)
+}
+
+// ClaimDeviceAuthorizationWithResponse The session, once somebody has approved
+//
+// Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/device-authorizations/sessions (the `ClaimDeviceAuthorization` operationId).
+func (c *ClientWithResponses) ClaimDeviceAuthorizationWithResponse(ctx context.Context, body ClaimDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*ClaimDeviceAuthorizationResponse, error) {
+	rsp, err := c.ClaimDeviceAuthorization(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseClaimDeviceAuthorizationResponse(rsp)
+}
+
+// GetDeviceAuthorizationWithResponse What asks under a code
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/device-authorizations/{user_code} (the `GetDeviceAuthorization` operationId).
+func (c *ClientWithResponses) GetDeviceAuthorizationWithResponse(ctx context.Context, userCode UserCode, reqEditors ...RequestEditorFn) (*GetDeviceAuthorizationResponse, error) {
+	rsp, err := c.GetDeviceAuthorization(ctx, userCode, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetDeviceAuthorizationResponse(rsp)
+}
+
+// DecideDeviceAuthorizationWithBodyWithResponse Let a program act for you, or refuse it
+//
+// It gets a session of yours in this organization. Approve only what you have started yourself.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/device-authorizations/{user_code}/decision (the `DecideDeviceAuthorization` operationId).
+func (c *ClientWithResponses) DecideDeviceAuthorizationWithBodyWithResponse(ctx context.Context, userCode UserCode, params *DecideDeviceAuthorizationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideDeviceAuthorizationResponse, error) {
+	rsp, err := c.DecideDeviceAuthorizationWithBody(ctx, userCode, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDecideDeviceAuthorizationResponse(rsp)
+}
+
+// DecideDeviceAuthorizationWithResponse Let a program act for you, or refuse it
+//
+// It gets a session of yours in this organization. Approve only what you have started yourself.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/device-authorizations/{user_code}/decision (the `DecideDeviceAuthorization` operationId).
+func (c *ClientWithResponses) DecideDeviceAuthorizationWithResponse(ctx context.Context, userCode UserCode, params *DecideDeviceAuthorizationParams, body DecideDeviceAuthorizationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideDeviceAuthorizationResponse, error) {
+	rsp, err := c.DecideDeviceAuthorization(ctx, userCode, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDecideDeviceAuthorizationResponse(rsp)
+}
+
 // ListEventsWithResponse Your organization's events, in order
 //
 // The same events that webhooks bring, for whoever cannot be reached: ask again with `after` of the last `sequence`. Numbers have no
@@ -24178,6 +24953,147 @@ func ParseListUsageResponse(rsp *http.Response) (*ListUsageResponse, error) {
 			headers.Link = &value
 		}
 		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseStartDeviceAuthorizationResponse parses an HTTP response from a StartDeviceAuthorizationWithResponse call
+func ParseStartDeviceAuthorizationResponse(rsp *http.Response) (*StartDeviceAuthorizationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StartDeviceAuthorizationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest DeviceCodes
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseClaimDeviceAuthorizationResponse parses an HTTP response from a ClaimDeviceAuthorizationWithResponse call
+func ParseClaimDeviceAuthorizationResponse(rsp *http.Response) (*ClaimDeviceAuthorizationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ClaimDeviceAuthorizationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Session
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers ClaimDeviceAuthorizationResponse201Headers
+		if values := rsp.Header.Values("Set-Cookie"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Set-Cookie", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.SetCookie = value
+		}
+		response.Headers201 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetDeviceAuthorizationResponse parses an HTTP response from a GetDeviceAuthorizationWithResponse call
+func ParseGetDeviceAuthorizationResponse(rsp *http.Response) (*GetDeviceAuthorizationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetDeviceAuthorizationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DeviceAuthorization
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDecideDeviceAuthorizationResponse parses an HTTP response from a DecideDeviceAuthorizationWithResponse call
+func ParseDecideDeviceAuthorizationResponse(rsp *http.Response) (*DecideDeviceAuthorizationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DecideDeviceAuthorizationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
 	}
 
 	return response, nil

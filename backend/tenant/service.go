@@ -97,6 +97,7 @@ type Store interface {
 	ServiceAccounts
 	SecondFactors
 	Policies
+	DeviceGrants
 }
 
 // Tokens signs and verifies access tokens.
@@ -139,6 +140,7 @@ type Service struct {
 	services    ServiceAccounts
 	factors     SecondFactors
 	policies    Policies
+	devices     DeviceGrants
 	standings   *standings
 
 	tokens    Tokens
@@ -168,7 +170,7 @@ func New(tx Transactor, store Store, tokens Tokens, audit Recorder, clock clock.
 	}
 	return &Service{
 		tx: tx, accounts: store, projects: store, sessions: store, apiKeys: store, sshKeys: store,
-		people: store, invitations: store, groups: store, services: store, factors: store, policies: store, standings: newStandings(),
+		people: store, invitations: store, groups: store, services: store, factors: store, policies: store, devices: store, standings: newStandings(),
 		tokens: tokens, audit: audit, clock: clock, passwords: hasher, options: options,
 	}, nil
 }

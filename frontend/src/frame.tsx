@@ -2,6 +2,7 @@ import { useMutation } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
 import { Navigate, NavLink, Outlet, useLocation, useNavigation } from "react-router";
 import { api, once, take } from "./api/client";
+import { SecondFactor } from "./pages/second-factor";
 import { paths } from "./paths";
 import { endSession, hasFleet, home, useSession } from "./session";
 import { Alert, Button, Skeleton } from "./ui";
@@ -46,7 +47,7 @@ export function Frame() {
           </div>
         </div>
       </header>
-      <Outlet />
+      {me.second_factor_missing ? <SecondFactor /> : <Outlet />}
     </>
   );
 }

@@ -31,6 +31,7 @@ export const router = createBrowserRouter([
               { path: paths.lease(":id"), lazy: async () => ({ Component: (await import("./pages/lease")).LeasePage }) },
               { path: paths.billing, lazy: async () => ({ Component: (await import("./pages/billing")).Billing }) },
               { path: paths.keys, lazy: async () => ({ Component: (await import("./pages/keys")).Keys }) },
+              { path: paths.device, lazy: async () => ({ Component: (await import("./pages/device")).Device }) },
               { path: paths.fleet, lazy: async () => ({ Component: (await import("./pages/fleet")).Fleet }) },
               { path: "*", lazy: async () => ({ Component: (await import("./pages/missing")).Missing }) },
             ],

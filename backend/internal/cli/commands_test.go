@@ -51,6 +51,8 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		{`POST /v1/availability/search`, 200, `{}`},
 		{`POST /v1/billing/top-ups`, 201, `{"state": "succeeded", "amount": {"amount": 1, "currency": "USD"}}`},
 		{`POST /v1/(ssh|api)-keys`, 201, `{"id": "key_1"}`},
+		{`POST /v1/me/second-factor(/confirmation)?`, 201, `{"secret": "ABC"}`},
+		{`POST /v1/me/second-factor/removal`, 204, ``},
 		{`POST /v1/sessions`, 201, `{"access_token": "t", "me": {}}`},
 		{`GET /v1/admin/nodes`, 200, `{"items": [{"id": "node_1", "name": "gpu-1", "site": "fra1"}]}`},
 		{`(GET|PUT) /v1/admin/nodes/node_1(/state)?`, 200, `{"node": {"name": "gpu-1"}}`},
@@ -127,7 +129,7 @@ func goodLines(t *testing.T) map[string]string {
 	netlist := filepath.Join(t.TempDir(), "fabric.txt")
 	require.NoError(t, os.WriteFile(netlist, []byte("switchguid=0x1\nSwitch 1 \"a\"\n"), 0o600))
 	return map[string]string{
-		"login": "--email a@b.test", "logout": "", "whoami": "", "balance": "", "market list": "", "market search": "--type x --duration 1h",
+		"login": "--email a@b.test", "second-factor set-up": "", "second-factor remove": "", "logout": "", "whoami": "", "balance": "", "market list": "", "market search": "--type x --duration 1h",
 		"quote": "--type x --duration 1d", "top-up": "100.00 usd", "invoice list": "", "invoice show": "inv_1", "invoice pdf": "inv_1 --file " + filepath.Join(t.TempDir(), "inv.pdf"),
 		"invoice export": "--month 2026-03 --file " + filepath.Join(t.TempDir(), "focus.csv"), "keys list": "",
 		"keys add ssh": "laptop " + key, "keys add api": "ci --expires 30d", "keys remove": "sshkey_1",
@@ -211,7 +213,7 @@ func TestEveryCommandRefusesNonsenseBeforeItAsksAnybody(t *testing.T) { //nolint
 		"top-up -5 USD", "top-up 0 USD", "top-up x USD", "top-up 1.234 USD", "top-up 1 GLD", "quote --type x", "quote --type x --duration 2y",
 		"quote --type x --duration -5h", "quote --type x --duration 1h --end 2026-01-01T00:00:00Z", "quote --type x --end 2026-01-01T00:00:00Z",
 		"quote --type x --start tomorrow --duration 1h", "quote --type x --start 2026-01-02T00:00:00Z --end 2026-01-01T00:00:00Z",
-		"lease extend lease_1", "lease extend lease_1 --by 1h --to 2026-01-01T00:00:00Z", "keys remove laptop", "admin node move gpu-1 asleep", "admin node review gpu-1 maybe", "admin fabric import ib0 - --digest sha256:0", "lease create q --wait --dry-run", "login",
+		"lease extend lease_1", "lease extend lease_1 --by 1h --to 2026-01-01T00:00:00Z", "keys remove laptop", "admin node move gpu-1 asleep", "admin node review gpu-1 maybe", "admin fabric import ib0 - --digest sha256:0", "lease create q --wait --dry-run",
 	} {
 		refused(strings.Fields(line)...)
 	}

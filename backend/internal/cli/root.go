@@ -33,7 +33,7 @@ func Commands(root *cobra.Command) {
 	o := &options{output: formTable}
 	root.AddGroup(&cobra.Group{ID: "customer", Title: "Renting:"})
 	for _, command := range []*cobra.Command{
-		loginCommand(o), logoutCommand(o), whoamiCommand(o), marketCommand(o), quoteCommand(o), leaseCommand(o), balanceCommand(o), topUpCommand(o),
+		loginCommand(o), logoutCommand(o), whoamiCommand(o), secondFactorCommand(o), marketCommand(o), quoteCommand(o), leaseCommand(o), balanceCommand(o), topUpCommand(o),
 		invoiceCommand(o), keysCommand(o), webhooksCommand(o), auditCommand(o), attestCommand(o), adminCommand(o),
 	} {
 		command.GroupID = "customer"

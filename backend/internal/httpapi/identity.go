@@ -16,6 +16,8 @@ type Identity struct {
 	Tenants *tenant.Service
 	// Gateway is the payment gateway's name, which every page that shows money must say: stripe or test.
 	Gateway string
+	// PublicURL is where people find the portal.
+	PublicURL string
 	// SecureCookies is set wherever people come by HTTPS; on plain loopback a browser would drop such a cookie.
 	SecureCookies bool
 	// LogIns bounds the tries at one e-mail address, from wherever they come; nil: no bound.

@@ -41,6 +41,7 @@ func newMatrix(t *testing.T, change ...func(*httpapi.Deps)) *matrix {
 		// Nobody's: nodes and fabrics belong to no organization.
 		"node_id": ids.Make[ids.Node]().String(), "fabric_id": ids.Make[ids.Fabric]().String(),
 		"allocation_id": ids.Make[ids.Allocation]().String(), "delivery_id": ids.Make[ids.Delivery]().String(),
+		"user_code":           "BBBB-BBBB", // no organization's either
 		"user_id":             m.seeded[1].User.String(),
 		"group_id":            bob.do(http.MethodPost, "/v1/groups", map[string]any{"name": "g", "role": "viewer"}).member("id"),
 		"service_account_id":  bob.do(http.MethodPost, "/v1/service-accounts", map[string]any{"name": "s", "role": "viewer"}).member("id"),
@@ -230,13 +231,14 @@ func strangerBodies() map[string]any {
 		"adminSettleChanges":  map[string]any{"decision": "accepted"},
 		"adminImportTopology": map[string]any{"source": oneSwitch, "digest": "sha256:" + strings.Repeat("0", 64)},
 
-		"updateMember":            map[string]any{"role": "viewer"},
-		"updateGroup":             map[string]any{"name": "mine"},
-		"updateServiceAccount":    map[string]any{"name": "mine"},
-		"rotateAPIKey":            map[string]any{},
-		"updateWebhookEndpoint":   map[string]any{"enabled": false},
-		"rotateWebhookSecret":     map[string]any{},
-		"replayWebhookDeliveries": map[string]any{"since": "2026-03-01T00:00:00Z"},
+		"updateMember":              map[string]any{"role": "viewer"},
+		"decideDeviceAuthorization": map[string]any{"approve": true},
+		"updateGroup":               map[string]any{"name": "mine"},
+		"updateServiceAccount":      map[string]any{"name": "mine"},
+		"rotateAPIKey":              map[string]any{},
+		"updateWebhookEndpoint":     map[string]any{"enabled": false},
+		"rotateWebhookSecret":       map[string]any{},
+		"replayWebhookDeliveries":   map[string]any{"since": "2026-03-01T00:00:00Z"},
 
 		"adminDismissDrift":    map[string]any{"port_guid": "", "reason": "unplugged"},
 		"adminOverridePosture": map[string]any{"reason": "a lab"},

@@ -70,8 +70,9 @@ func (m *matrix) factors() map[string]write {
 			who: confirming, path: "/v1/me/second-factor/confirmation", body: map[string]any{"code": confirming.begin().code(m.clock.Now())},
 			other: map[string]any{"code": "000000"},
 		},
-		"removeSecondFactor": {who: removing, path: "/v1/me/second-factor/removal", body: map[string]any{"code": codes[0]}, other: map[string]any{"code": codes[1]}},
-		"setPolicy":          {who: m.ada, path: "/v1/organization/policy", ifMatch: `"1"`, body: map[string]any{}, other: map[string]any{"max_key_seconds": 5}},
+		"removeSecondFactor":        {who: removing, path: "/v1/me/second-factor/removal", body: map[string]any{"code": codes[0]}, other: map[string]any{"code": codes[1]}},
+		"decideDeviceAuthorization": {who: m.ada, path: "/v1/device-authorizations/" + m.startDevice().member("user_code") + "/decision", body: map[string]any{"approve": true}, other: map[string]any{"approve": false}},
+		"setPolicy":                 {who: m.ada, path: "/v1/organization/policy", ifMatch: `"1"`, body: map[string]any{}, other: map[string]any{"max_key_seconds": 5}},
 	}
 }
 

@@ -44,6 +44,12 @@ func permissions() map[string]permission {
 		"deleteSession":  {whileLocked: true},
 		"getMe":          {whileLocked: true},
 
+		// Proved by the device code.
+		"startDeviceAuthorization":  public,
+		"claimDeviceAuthorization":  public,
+		"getDeviceAuthorization":    signedIn,
+		"decideDeviceAuthorization": signedIn,
+
 		"beginSecondFactor":   {whileLocked: true},
 		"confirmSecondFactor": {whileLocked: true},
 		"removeSecondFactor":  signedIn,

@@ -80,7 +80,7 @@ func TestEveryScopeInTheTableExists(t *testing.T) {
 // exemptFromKeys are the writes that take no Idempotency-Key: log-ins, the webhook (idempotent by its event), and a search that only
 // has its question in a body.
 func exemptFromKeys() []string {
-	return []string{"createSession", "refreshSession", "receiveStripeWebhook", "searchAvailability", "acceptInvitation"}
+	return []string{"createSession", "refreshSession", "receiveStripeWebhook", "searchAvailability", "acceptInvitation", "startDeviceAuthorization", "claimDeviceAuthorization"}
 }
 
 func TestEveryWriteTakesAnIdempotencyKey(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 func TestIdentityAndPlumbingRowsHaveTheirTablesColumns(t *testing.T) {
 	t.Parallel()
-	requireColumns(t, organizationRow{}, userRow{}, membershipRow{}, projectRow{}, sessionRow{}, sessionTokenRow{}, invitationRow{}, groupRow{}, groupMemberRow{}, serviceAccountRow{}, policyRow{}, secondFactorRow{}, apiKeyRow{}, sshKeyRow{}, auditEventRow{}, auditLinkRow{},
+	requireColumns(t, organizationRow{}, userRow{}, membershipRow{}, projectRow{}, sessionRow{}, sessionTokenRow{}, invitationRow{}, groupRow{}, groupMemberRow{}, serviceAccountRow{}, policyRow{}, deviceGrantRow{}, secondFactorRow{}, apiKeyRow{}, sshKeyRow{}, auditEventRow{}, auditLinkRow{},
 		idempotencyRow{}, signingKeyRow{}, eventRow{}, endpointRow{}, deliveryRow{}, attemptRow{})
 }
 

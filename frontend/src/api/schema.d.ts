@@ -61,6 +61,83 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/device-authorizations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Log a program in that has no browser (RFC 8628)
+         * @description Show the person the code and the URL, then ask for the session every `interval_seconds`.
+         */
+        post: operations["startDeviceAuthorization"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/device-authorizations/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * The session, once somebody has approved
+         * @description Until then 409 `authorization-pending`, or 429 `slow-down`; 403 `access-denied`, 410 `device-code-expired`. A code gives one session.
+         */
+        post: operations["claimDeviceAuthorization"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/device-authorizations/{user_code}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What asks under a code */
+        get: operations["getDeviceAuthorization"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/device-authorizations/{user_code}/decision": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let a program act for you, or refuse it
+         * @description It gets a session of yours in this organization. Approve only what you have started yourself.
+         */
+        post: operations["decideDeviceAuthorization"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/me": {
         parameters: {
             query?: never;
@@ -1968,6 +2045,36 @@ export interface components {
         ServiceAccountList: {
             items: components["schemas"]["ServiceAccount"][];
         };
+        DeviceStart: {
+            /** @description What the program calls itself */
+            client?: string;
+        };
+        DeviceCodes: {
+            device_code: string;
+            /** @example WDJB-MJHT */
+            user_code: string;
+            verification_url: string;
+            verification_url_complete: string;
+            expires_in_seconds: number;
+            interval_seconds: number;
+        };
+        DeviceClaim: {
+            /** Format: password */
+            device_code: string;
+        };
+        DeviceAuthorization: {
+            user_code: string;
+            client: string;
+            /** @description The address that asked */
+            source: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            expires_at: string;
+        };
+        DeviceDecision: {
+            approve: boolean;
+        };
         SecondFactor: {
             /** @description Base32, to type into an app */
             secret?: string;
@@ -3248,6 +3355,7 @@ export interface components {
         InvitationID: string;
         GroupID: string;
         ServiceAccountID: string;
+        UserCode: string;
         NodeID: string;
         FabricID: string;
     };
@@ -3329,6 +3437,108 @@ export interface operations {
                 headers: {
                     /** @description Takes the refresh cookie away; a replay has none. */
                     "Set-Cookie"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    startDeviceAuthorization: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DeviceStart"];
+            };
+        };
+        responses: {
+            /** @description The codes */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceCodes"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    claimDeviceAuthorization: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DeviceClaim"];
+            };
+        };
+        responses: {
+            /** @description Logged in */
+            201: {
+                headers: {
+                    "Set-Cookie": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    getDeviceAuthorization: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user_code: components["parameters"]["UserCode"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What asks */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceAuthorization"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    decideDeviceAuthorization: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description A fresh random value for each intended change. */
+                "Idempotency-Key": components["parameters"]["IdempotencyKey"];
+            };
+            path: {
+                user_code: components["parameters"]["UserCode"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DeviceDecision"];
+            };
+        };
+        responses: {
+            /** @description Decided */
+            204: {
+                headers: {
                     [name: string]: unknown;
                 };
                 content?: never;

@@ -1,7 +1,7 @@
 import { useMutation } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { Navigate, useSearchParams } from "react-router";
-import { api, keepSession, take } from "../api/client";
+import { api, keepSession, Problem, take } from "../api/client";
 import { home, useSession } from "../session";
 import { Refusal } from "../show";
 import { Button, Field, Input } from "../ui";
@@ -11,8 +11,9 @@ export function Login() {
   const [search] = useSearchParams();
   const [email, setEmail] = useState("");
   const [password, setPassword] = useState("");
+  const [code, setCode] = useState("");
   const logIn = useMutation({
-    mutationFn: () => take(api.POST("/v1/sessions", { body: { email, password } })),
+    mutationFn: () => take(api.POST("/v1/sessions", { body: code === "" ? { email, password } : { email, password, code } })),
     onSuccess: keepSession,
   });
   if (session.status === "in") {
@@ -20,6 +21,7 @@ export function Login() {
     // Only a path of our own: a link must not send people elsewhere after they have logged in.
     return <Navigate to={/^\/(?!\/)/.test(next) && next !== "/" ? next : home(session.me)} replace />;
   }
+  const wantsCode = code !== "" || (logIn.error instanceof Problem && logIn.error.type.endsWith("second-factor-required"));
   const submit = (event: FormEvent) => {
     event.preventDefault();
     logIn.mutate();
@@ -34,6 +36,11 @@ export function Login() {
       <form onSubmit={submit} className="flex flex-col gap-4 rounded-lg border border-line bg-panel p-5">
         <Field label="E-mail"><Input type="email" autoComplete="username" required value={email} onChange={(e) => setEmail(e.target.value)} /></Field>
         <Field label="Password"><Input type="password" autoComplete="current-password" required value={password} onChange={(e) => setPassword(e.target.value)} /></Field>
+        {wantsCode && (
+          <Field label="Code" hint="From your authenticator app, or a recovery code">
+            <Input required autoFocus autoComplete="one-time-code" value={code} onChange={(e) => setCode(e.target.value)} />
+          </Field>
+        )}
         <Refusal error={logIn.error} />
         <Button kind="primary" type="submit" busy={logIn.isPending}>Log in</Button>
       </form>

@@ -1255,6 +1255,45 @@ type Condition struct {
 // ConditionClass defines model for Condition.Class.
 type ConditionClass string
 
+// DeviceAuthorization defines model for DeviceAuthorization.
+type DeviceAuthorization struct {
+	Client    string    `json:"client"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// Source The address that asked
+	Source   string `json:"source"`
+	UserCode string `json:"user_code"`
+}
+
+// DeviceClaim defines model for DeviceClaim.
+type DeviceClaim struct {
+	DeviceCode string `json:"device_code"`
+}
+
+// DeviceCodes defines model for DeviceCodes.
+type DeviceCodes struct {
+	DeviceCode       string `json:"device_code"`
+	ExpiresInSeconds int    `json:"expires_in_seconds"`
+	IntervalSeconds  int    `json:"interval_seconds"`
+
+	// UserCode Example: WDJB-MJHT
+	UserCode                string `json:"user_code"`
+	VerificationURL         string `json:"verification_url"`
+	VerificationURLComplete string `json:"verification_url_complete"`
+}
+
+// DeviceDecision defines model for DeviceDecision.
+type DeviceDecision struct {
+	Approve bool `json:"approve"`
+}
+
+// DeviceStart defines model for DeviceStart.
+type DeviceStart struct {
+	// Client What the program calls itself
+	Client *string `json:"client,omitempty"`
+}
+
 // DoctorCheck defines model for DoctorCheck.
 type DoctorCheck struct {
 	Findings  []string `json:"findings"`
@@ -2932,6 +2971,9 @@ type Since = time.Time
 // Until defines model for Until.
 type Until = time.Time
 
+// UserCode defines model for UserCode.
+type UserCode = string
+
 // UserID defines model for UserID.
 type UserID = string
 
@@ -3182,6 +3224,12 @@ type ListUsageParams struct {
 	LeaseID *string    `form:"lease_id,omitempty" json:"lease_id,omitempty"`
 	From    *time.Time `form:"from,omitempty" json:"from,omitempty"`
 	To      *time.Time `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// DecideDeviceAuthorizationParams defines parameters for DecideDeviceAuthorization.
+type DecideDeviceAuthorizationParams struct {
+	// IdempotencyKey A fresh random value for each intended change.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
 // ListEventsParams defines parameters for ListEvents.
@@ -3560,6 +3608,15 @@ type SearchAvailabilityJSONRequestBody = AvailabilitySearch
 // CreateTopUpJSONRequestBody defines body for CreateTopUp for application/json ContentType.
 type CreateTopUpJSONRequestBody = TopUpCreate
 
+// StartDeviceAuthorizationJSONRequestBody defines body for StartDeviceAuthorization for application/json ContentType.
+type StartDeviceAuthorizationJSONRequestBody = DeviceStart
+
+// ClaimDeviceAuthorizationJSONRequestBody defines body for ClaimDeviceAuthorization for application/json ContentType.
+type ClaimDeviceAuthorizationJSONRequestBody = DeviceClaim
+
+// DecideDeviceAuthorizationJSONRequestBody defines body for DecideDeviceAuthorization for application/json ContentType.
+type DecideDeviceAuthorizationJSONRequestBody = DeviceDecision
+
 // CreateGroupJSONRequestBody defines body for CreateGroup for application/json ContentType.
 type CreateGroupJSONRequestBody = GroupCreate
 
@@ -3766,6 +3823,18 @@ type ServerInterface interface {
 	// ListUsage Charge lines
 	// (GET /v1/billing/usage)
 	ListUsage(c *gin.Context, params ListUsageParams)
+	// StartDeviceAuthorization Log a program in that has no browser (RFC 8628)
+	// (POST /v1/device-authorizations)
+	StartDeviceAuthorization(c *gin.Context)
+	// ClaimDeviceAuthorization The session, once somebody has approved
+	// (POST /v1/device-authorizations/sessions)
+	ClaimDeviceAuthorization(c *gin.Context)
+	// GetDeviceAuthorization What asks under a code
+	// (GET /v1/device-authorizations/{user_code})
+	GetDeviceAuthorization(c *gin.Context, userCode UserCode)
+	// DecideDeviceAuthorization Let a program act for you, or refuse it
+	// (POST /v1/device-authorizations/{user_code}/decision)
+	DecideDeviceAuthorization(c *gin.Context, userCode UserCode, params DecideDeviceAuthorizationParams)
 	// ListEvents Your organization's events, in order
 	// (GET /v1/events)
 	ListEvents(c *gin.Context, params ListEventsParams)
@@ -5736,6 +5805,109 @@ func (siw *ServerInterfaceWrapper) ListUsage(c *gin.Context) {
 	}
 
 	siw.Handler.ListUsage(c, params)
+}
+
+// StartDeviceAuthorization operation middleware
+func (siw *ServerInterfaceWrapper) StartDeviceAuthorization(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.StartDeviceAuthorization(c)
+}
+
+// ClaimDeviceAuthorization operation middleware
+func (siw *ServerInterfaceWrapper) ClaimDeviceAuthorization(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ClaimDeviceAuthorization(c)
+}
+
+// GetDeviceAuthorization operation middleware
+func (siw *ServerInterfaceWrapper) GetDeviceAuthorization(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "user_code" -------------
+	var userCode UserCode
+
+	err = runtime.BindStyledParameterWithOptions("simple", "user_code", c.Param("user_code"), &userCode, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter user_code: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetDeviceAuthorization(c, userCode)
+}
+
+// DecideDeviceAuthorization operation middleware
+func (siw *ServerInterfaceWrapper) DecideDeviceAuthorization(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "user_code" -------------
+	var userCode UserCode
+
+	err = runtime.BindStyledParameterWithOptions("simple", "user_code", c.Param("user_code"), &userCode, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter user_code: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DecideDeviceAuthorizationParams
+
+	headers := c.Request.Header
+
+	// ------------- Required header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+
+	} else {
+		siw.ErrorHandler(c, fmt.Errorf("Header parameter Idempotency-Key is required, but not found"), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DecideDeviceAuthorization(c, userCode, params)
 }
 
 // ListEvents operation middleware
@@ -8552,6 +8724,10 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/sessions", wrapper.CreateSession)
 	router.POST(options.BaseURL+"/v1/sessions/refresh", wrapper.RefreshSession)
 	router.DELETE(options.BaseURL+"/v1/sessions/current", wrapper.DeleteSession)
+	router.POST(options.BaseURL+"/v1/device-authorizations", wrapper.StartDeviceAuthorization)
+	router.POST(options.BaseURL+"/v1/device-authorizations/sessions", wrapper.ClaimDeviceAuthorization)
+	router.GET(options.BaseURL+"/v1/device-authorizations/:user_code", wrapper.GetDeviceAuthorization)
+	router.POST(options.BaseURL+"/v1/device-authorizations/:user_code/decision", wrapper.DecideDeviceAuthorization)
 	router.GET(options.BaseURL+"/v1/me", wrapper.GetMe)
 	router.GET(options.BaseURL+"/v1/projects", wrapper.ListProjects)
 	router.POST(options.BaseURL+"/v1/projects", wrapper.CreateProject)
@@ -10668,6 +10844,166 @@ type ListUsagedefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response ListUsagedefaultApplicationProblemPlusJSONResponse) VisitListUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartDeviceAuthorizationRequestObject struct {
+	Body *StartDeviceAuthorizationJSONRequestBody
+}
+
+type StartDeviceAuthorizationResponseObject interface {
+	VisitStartDeviceAuthorizationResponse(w http.ResponseWriter) error
+}
+
+type StartDeviceAuthorization201JSONResponse DeviceCodes
+
+func (response StartDeviceAuthorization201JSONResponse) VisitStartDeviceAuthorizationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartDeviceAuthorizationdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response StartDeviceAuthorizationdefaultApplicationProblemPlusJSONResponse) VisitStartDeviceAuthorizationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimDeviceAuthorizationRequestObject struct {
+	Body *ClaimDeviceAuthorizationJSONRequestBody
+}
+
+type ClaimDeviceAuthorizationResponseObject interface {
+	VisitClaimDeviceAuthorizationResponse(w http.ResponseWriter) error
+}
+
+type ClaimDeviceAuthorization201ResponseHeaders struct {
+	SetCookie string
+}
+
+type ClaimDeviceAuthorization201JSONResponse struct {
+	Body    Session
+	Headers ClaimDeviceAuthorization201ResponseHeaders
+}
+
+func (response ClaimDeviceAuthorization201JSONResponse) VisitClaimDeviceAuthorizationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Set-Cookie", fmt.Sprint(response.Headers.SetCookie))
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimDeviceAuthorizationdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ClaimDeviceAuthorizationdefaultApplicationProblemPlusJSONResponse) VisitClaimDeviceAuthorizationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetDeviceAuthorizationRequestObject struct {
+	UserCode UserCode `json:"user_code"`
+}
+
+type GetDeviceAuthorizationResponseObject interface {
+	VisitGetDeviceAuthorizationResponse(w http.ResponseWriter) error
+}
+
+type GetDeviceAuthorization200JSONResponse DeviceAuthorization
+
+func (response GetDeviceAuthorization200JSONResponse) VisitGetDeviceAuthorizationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetDeviceAuthorizationdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetDeviceAuthorizationdefaultApplicationProblemPlusJSONResponse) VisitGetDeviceAuthorizationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DecideDeviceAuthorizationRequestObject struct {
+	UserCode UserCode `json:"user_code"`
+	Params   DecideDeviceAuthorizationParams
+	Body     *DecideDeviceAuthorizationJSONRequestBody
+}
+
+type DecideDeviceAuthorizationResponseObject interface {
+	VisitDecideDeviceAuthorizationResponse(w http.ResponseWriter) error
+}
+
+type DecideDeviceAuthorization204Response struct {
+}
+
+func (response DecideDeviceAuthorization204Response) VisitDecideDeviceAuthorizationResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type DecideDeviceAuthorizationdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response DecideDeviceAuthorizationdefaultApplicationProblemPlusJSONResponse) VisitDecideDeviceAuthorizationResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -13706,6 +14042,18 @@ type StrictServerInterface interface {
 	// ListUsage Charge lines
 	// (GET /v1/billing/usage)
 	ListUsage(ctx context.Context, request ListUsageRequestObject) (ListUsageResponseObject, error)
+	// StartDeviceAuthorization Log a program in that has no browser (RFC 8628)
+	// (POST /v1/device-authorizations)
+	StartDeviceAuthorization(ctx context.Context, request StartDeviceAuthorizationRequestObject) (StartDeviceAuthorizationResponseObject, error)
+	// ClaimDeviceAuthorization The session, once somebody has approved
+	// (POST /v1/device-authorizations/sessions)
+	ClaimDeviceAuthorization(ctx context.Context, request ClaimDeviceAuthorizationRequestObject) (ClaimDeviceAuthorizationResponseObject, error)
+	// GetDeviceAuthorization What asks under a code
+	// (GET /v1/device-authorizations/{user_code})
+	GetDeviceAuthorization(ctx context.Context, request GetDeviceAuthorizationRequestObject) (GetDeviceAuthorizationResponseObject, error)
+	// DecideDeviceAuthorization Let a program act for you, or refuse it
+	// (POST /v1/device-authorizations/{user_code}/decision)
+	DecideDeviceAuthorization(ctx context.Context, request DecideDeviceAuthorizationRequestObject) (DecideDeviceAuthorizationResponseObject, error)
 	// ListEvents Your organization's events, in order
 	// (GET /v1/events)
 	ListEvents(ctx context.Context, request ListEventsRequestObject) (ListEventsResponseObject, error)
@@ -15370,6 +15718,161 @@ func (sh *strictHandler) ListUsage(ctx *gin.Context, params ListUsageParams) {
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(ListUsageResponseObject); ok {
 		if err := validResponse.VisitListUsageResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// StartDeviceAuthorization operation middleware
+func (sh *strictHandler) StartDeviceAuthorization(ctx *gin.Context) {
+	var request StartDeviceAuthorizationRequestObject
+
+	var body StartDeviceAuthorizationJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.StartDeviceAuthorization(ctx, request.(StartDeviceAuthorizationRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StartDeviceAuthorization")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(StartDeviceAuthorizationResponseObject); ok {
+		if err := validResponse.VisitStartDeviceAuthorizationResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ClaimDeviceAuthorization operation middleware
+func (sh *strictHandler) ClaimDeviceAuthorization(ctx *gin.Context) {
+	var request ClaimDeviceAuthorizationRequestObject
+
+	var body ClaimDeviceAuthorizationJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ClaimDeviceAuthorization(ctx, request.(ClaimDeviceAuthorizationRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ClaimDeviceAuthorization")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(ClaimDeviceAuthorizationResponseObject); ok {
+		if err := validResponse.VisitClaimDeviceAuthorizationResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetDeviceAuthorization operation middleware
+func (sh *strictHandler) GetDeviceAuthorization(ctx *gin.Context, userCode UserCode) {
+	var request GetDeviceAuthorizationRequestObject
+
+	request.UserCode = userCode
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetDeviceAuthorization(ctx, request.(GetDeviceAuthorizationRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetDeviceAuthorization")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(GetDeviceAuthorizationResponseObject); ok {
+		if err := validResponse.VisitGetDeviceAuthorizationResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DecideDeviceAuthorization operation middleware
+func (sh *strictHandler) DecideDeviceAuthorization(ctx *gin.Context, userCode UserCode, params DecideDeviceAuthorizationParams) {
+	var request DecideDeviceAuthorizationRequestObject
+
+	request.UserCode = userCode
+	request.Params = params
+
+	var body DecideDeviceAuthorizationJSONRequestBody
+	var err error
+	// A request validator built on kin-openapi's openapi3filter with
+	// KeepValidatedValue leaves the value it validated on the body. Bind
+	// that value, matching member names exactly, so the handler receives
+	// what was validated instead of a second, case-insensitive decode.
+	if vb, ok := ctx.Request.Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+		err = ctx.ShouldBindJSON(&body)
+	} else if binding.Validator != nil {
+		// ShouldBindJSON runs the struct validator after decoding; keep that.
+		err = binding.Validator.ValidateStruct(&body)
+	}
+	if err != nil {
+		sh.options.RequestErrorHandlerFunc(ctx, err)
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.DecideDeviceAuthorization(ctx, request.(DecideDeviceAuthorizationRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DecideDeviceAuthorization")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(DecideDeviceAuthorizationResponseObject); ok {
+		if err := validResponse.VisitDecideDeviceAuthorizationResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
