@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -62,7 +63,7 @@ func benchHerd(ctx context.Context, _ *postgres.Server) error {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // temporary
 	h := &herd{dir: dir, client: &http.Client{Timeout: time.Minute}}
-	defer h.stop()
+	defer h.stop() //nolint:contextcheck // what was started is stopped whatever became of ctx
 	if err := h.start(ctx); err != nil {
 		return err
 	}
@@ -82,8 +83,8 @@ func (h *herd) stop() {
 	if h.db != nil {
 		_ = h.db.Close(context.Background())
 	}
-	for i := len(h.children) - 1; i >= 0; i-- {
-		if err := h.children[i].Stop(context.Background()); err != nil {
+	for _, child := range slices.Backward(h.children) {
+		if err := child.Stop(context.Background()); err != nil {
 			say("stop: " + err.Error())
 		}
 	}

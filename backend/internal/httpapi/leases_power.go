@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/leasehold/leasehold/backend/ids"
@@ -62,8 +63,8 @@ func (a Leases) nodePower(ctx context.Context, leaseID, allocationID string) (ap
 
 func newPowerView(allocation ids.Allocation, t power.Tenancy) api.LeaseNodePower {
 	view := api.LeaseNodePower{AllocationID: allocation.String(), Power: api.LeaseNodePowerPower(power.Unknown), Operations: []api.PowerOperation{}}
-	for i := len(t.Recent) - 1; i >= 0; i-- {
-		if past := t.Recent[i]; past.Seen != "" {
+	for _, past := range slices.Backward(t.Recent) {
+		if past.Seen != "" {
 			view.Power = api.LeaseNodePowerPower(past.Seen) // the latest is the last
 		}
 	}

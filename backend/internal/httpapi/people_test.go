@@ -227,14 +227,14 @@ func TestAKeyIsRotatedWithAnOverlapAndUsedFromItsNetworksOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ada := w.logIn(0)
-	make := func(networks ...string) (answer, caller) {
+	issue := func(networks ...string) (answer, caller) {
 		made := ada.do(http.MethodPost, "/v1/api-keys", map[string]any{"name": "k", "scopes": []string{"identity:read"}, "allowed_networks": networks})
 		c := w.nobody()
 		c.bearer = made.member("secret")
 		return made, c
 	}
 	status := func(c caller) int { return c.do(http.MethodGet, "/v1/projects", nil).status }
-	made, old := make("127.0.0.0/8")
+	made, old := issue("127.0.0.0/8")
 	require.Equal(t, http.StatusOK, status(old))
 	require.True(t, strings.HasPrefix(old.bearer, made.member("prefix")))
 	rotated := ada.do(http.MethodPost, "/v1/api-keys/"+made.member("id")+"/rotations", map[string]any{"overlap_seconds": 60})
@@ -249,8 +249,8 @@ func TestAKeyIsRotatedWithAnOverlapAndUsedFromItsNetworksOnly(t *testing.T) {
 	require.Equal(t, http.StatusCreated, leaked.status)
 	require.Equal(t, http.StatusUnauthorized, status(fresh))
 
-	_, elsewhere := make("192.0.2.0/24", "2001:db8::1")
+	_, elsewhere := issue("192.0.2.0/24", "2001:db8::1")
 	requireProblem(t, elsewhere.do(http.MethodGet, "/v1/projects", nil), http.StatusUnauthorized, "network-not-allowed")
-	bad, _ := make("not-a-network")
+	bad, _ := issue("not-a-network")
 	requireProblem(t, bad, http.StatusUnprocessableEntity, "invalid-request")
 }

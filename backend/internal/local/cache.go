@@ -47,7 +47,7 @@ func TryLock(path string) (unlock func(), err error) {
 
 // held keeps the files of the locks that are held within reach: the garbage collector closes a file that is not, and a closed file
 // gives its lock back, whether or not anybody still has the function that does so.
-var held sync.Map
+var held sync.Map //nolint:gochecknoglobals // locks are the process's, whoever took them
 
 func flock(path string, how int) (func(), error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)

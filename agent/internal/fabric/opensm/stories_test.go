@@ -45,9 +45,10 @@ func applySpec(desired fabric.Desired, repair ...protocol.GUID) protocol.ApplyPa
 	}
 }
 
-func posture(seen protocol.FabricObservation, item string) protocol.Verdict {
+// limited is whether hosts are limited members of the default partition, as the posture says.
+func limited(seen protocol.FabricObservation) protocol.Verdict {
 	for _, check := range seen.Posture {
-		if check.Item == item {
+		if check.Item == fabric.PostureDefaultLimited {
 			return check.Verdict
 		}
 	}
@@ -71,11 +72,11 @@ func TestGarbageInThePartitionFileIsToldBeforeOpenSMOpensTheFabricOnIt(t *testin
 	desired := set(tenant(5, "lease-a", s.ports[0], s.ports[1]))
 	_, err := told(ctx, t, s.Driver, protocol.ApplyPartitions, 1, applySpec(desired))
 	require.NoError(t, err)
-	require.Equal(t, protocol.True, posture(s.audit(ctx, t), fabric.PostureDefaultLimited))
+	require.Equal(t, protocol.True, limited(s.audit(ctx, t)))
 
 	require.NoError(t, os.WriteFile(s.partitionsFile(), []byte("who did this?\n"), 0o600))
 	seen := s.audit(ctx, t)
-	require.Equal(t, protocol.False, posture(seen, fabric.PostureDefaultLimited), "no lease is handed over from here on")
+	require.Equal(t, protocol.False, limited(seen), "no lease is handed over from here on")
 	require.Empty(t, open(seen), "OpenSM has not read it yet")
 	require.NoError(t, s.Subnet.Hangup(ctx))
 	s.awaitOpen(ctx, t)
@@ -88,7 +89,7 @@ func TestGarbageInThePartitionFileIsToldBeforeOpenSMOpensTheFabricOnIt(t *testin
 	seen = s.audit(ctx, t)
 	require.True(t, seen.Converged)
 	require.Empty(t, open(seen))
-	require.Equal(t, protocol.True, posture(seen, fabric.PostureDefaultLimited))
+	require.Equal(t, protocol.True, limited(seen))
 }
 
 func TestAHandEditThatParsesIsToldAtTheNextAuditAndPutBack(t *testing.T) {
@@ -113,11 +114,11 @@ func TestAHandEditThatParsesIsToldAtTheNextAuditAndPutBack(t *testing.T) {
 			require.NotEqual(t, string(written), text)
 		}
 		require.NoError(t, os.WriteFile(s.partitionsFile(), []byte(text), 0o600), name)
-		require.Equal(t, edit.told, posture(s.audit(ctx, t), fabric.PostureDefaultLimited), name)
+		require.Equal(t, edit.told, limited(s.audit(ctx, t)), name)
 		_, err = told(ctx, t, s.Driver, protocol.ApplyPartitions, 1, applySpec(desired))
 		require.NoError(t, err, name)
 		seen := s.audit(ctx, t)
-		require.Equal(t, protocol.True, posture(seen, fabric.PostureDefaultLimited), name)
+		require.Equal(t, protocol.True, limited(seen), name)
 		require.True(t, seen.Converged, name)
 	}
 }
