@@ -47,7 +47,7 @@ expired; 6 balance or budget does not suffice; 7 server unreachable or busy, try
 		SilenceErrors: true,
 	}
 	root.AddGroup(&cobra.Group{ID: "server", Title: "Running:"})
-	for _, c := range []*cobra.Command{devCommand(), apiCommand(), workerCommand(), migrateCommand(), seedCommand(), doctorCommand(), demoCommand()} {
+	for _, c := range []*cobra.Command{devCommand(), apiCommand(), workerCommand(), migrateCommand(), seedCommand(), doctorCommand(), demoCommand(), machineCommand(), imageCommand()} {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}

@@ -35,7 +35,7 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		status int
 		body   string
 	}{
-		{`GET /v1/leases/lease_1/nodes`, 200, `{"items": [{"node": "gpu-1"}]}`},
+		{`GET /v1/leases/lease_1/nodes`, 200, `{"items": [{"node": "gpu-1", "allocation_id": "alloc_1"}]}`},
 		{`GET /v1/leases/lease_1/events`, 200, `{"items": [{"seq": 1, "type": "isolation.attested", "data": {"request": "1", "attestation": "att_1"}}]}`},
 		{`GET /v1/leases/lease_1/isolation`, 200, `{"applies": true, "attestations": [{"id": "att_1", "verdict": "isolated"}]}`},
 		{`GET /v1/leases/lease_1/metrics`, 200, `{}`},
@@ -134,7 +134,7 @@ func goodLines(t *testing.T) map[string]string {
 		"invoice export": "--month 2026-03 --file " + filepath.Join(t.TempDir(), "focus.csv"), "keys list": "",
 		"keys add ssh": "laptop " + key, "keys add api": "ci --expires 30d", "keys remove": "sshkey_1",
 		"lease create": "quote_1 --ssh-key sshkey_1 --wait", "lease list": "", "lease show": "lease_1", "lease watch": "closed", "lease extend": "lease_1 --by 2h",
-		"lease end": "lease_1", "lease ssh": "", "lease events": "lease_1", "lease metrics": "lease_1",
+		"lease end": "lease_1", "lease ssh": "", "lease power": "lease_1", "lease events": "lease_1", "lease metrics": "lease_1",
 		"attest get": "lease_1", "attest now": "lease_1", "attest verify": "", "admin nodes": "", "admin doctor": "",
 		"admin fabric list": "", "admin fabric topology": "fra1/ib0", "admin fabric import": "ib0 " + netlist + " --apply", "admin node review": "gpu-1 accept",
 		"audit list": "--action api_key. --since 7d", "audit export": "--file " + filepath.Join(t.TempDir(), "a.jsonl"), "audit verify": netlist + ".none",

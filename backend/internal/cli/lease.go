@@ -17,7 +17,7 @@ import (
 func leaseCommand(o *options) *cobra.Command {
 	command := &cobra.Command{Use: "lease", Aliases: []string{"leases"}, Short: "Book and manage leases"}
 	command.AddCommand(leaseCreateCommand(o), leaseListCommand(o), leaseShowCommand(o), leaseWatchCommand(o), leaseExtendCommand(o), leaseEndCommand(o),
-		leaseSSHCommand(o), leaseEventsCommand(o), leaseMetricsCommand(o))
+		leaseSSHCommand(o), leasePowerCommand(o), leaseEventsCommand(o), leaseMetricsCommand(o))
 	return command
 }
 
