@@ -32,6 +32,7 @@ import (
 	"github.com/leasehold/leasehold/backend/internal/httpapi"
 	"github.com/leasehold/leasehold/backend/internal/keys"
 	"github.com/leasehold/leasehold/backend/internal/netboot"
+	"github.com/leasehold/leasehold/backend/internal/oidc"
 	"github.com/leasehold/leasehold/backend/internal/pdf"
 	"github.com/leasehold/leasehold/backend/internal/postgres"
 	"github.com/leasehold/leasehold/backend/internal/ratelimit"
@@ -303,6 +304,16 @@ const codesPerHour = 20
 
 const testGatewayPage = "/test-gateway"
 
+// identityProvider is nil without one.
+func (a *App) identityProvider() httpapi.IdentityProvider {
+	if a.config.OIDC.Issuer == "" {
+		return nil
+	}
+	config := a.config.OIDC
+	config.RedirectURL = strings.TrimSuffix(a.config.PublicURL, "/") + "/v1/sessions/oidc/callback"
+	return oidc.New(config)
+}
+
 func (a *App) handler(ctx context.Context) (http.Handler, error) {
 	limit := func(name string, requests int) ratelimit.Policy {
 		return ratelimit.Policy{Name: name, Requests: requests, Window: time.Minute}
@@ -315,6 +326,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 	handler, err := httpapi.New(ctx, httpapi.Deps{
 		Areas: httpapi.Areas{
 			Identity: httpapi.Identity{
+				OIDC: a.identityProvider(), Vault: a.vault,
 				Tenants: a.tenants, Gateway: a.gateway.Name(), SecureCookies: a.config.SecureCookies, PublicURL: strings.TrimSuffix(a.config.PublicURL, "/"),
 				LogIns: ratelimit.New(rates, a.clock, limit("log-in", 20)),
 				Codes:  ratelimit.New(rates, a.clock, ratelimit.Policy{Name: "code", Requests: codesPerHour, Window: time.Hour}),

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold/leasehold/backend/internal/oidc"
 	"github.com/leasehold/leasehold/backend/internal/postgres"
 )
 
@@ -35,6 +36,7 @@ type Config struct {
 	// How many requests a minute one credential may make, and one organization with all of its credentials; 0: 1,200 and 6,000.
 	CredentialRequests   int
 	OrganizationRequests int
+	OIDC                 oidc.Config // the identity provider; without an Issuer there is none
 	// Lab loosens what protects an installation that strangers reach: webhooks may go to private addresses and by plain HTTP, and admins need no
 	// second factor.
 	Lab    bool
@@ -56,6 +58,9 @@ const EnvironmentHelp = `Configured by the environment:
   LEASEHOLD_ENVIRONMENT            part of API keys (default live)
   LEASEHOLD_CREDENTIAL_REQUESTS    requests a minute of one credential (default 1200)
   LEASEHOLD_ORGANIZATION_REQUESTS  requests a minute of one organization (default 6000)
+  LEASEHOLD_OIDC_ISSUER            identity provider (OpenID Connect); callback: LEASEHOLD_PUBLIC_URL/v1/sessions/oidc/callback
+  LEASEHOLD_OIDC_CLIENT_ID         what this installation is to it
+  LEASEHOLD_OIDC_CLIENT_SECRET
   LEASEHOLD_LAB                    1: nobody but friends can reach it; webhooks may go to private
                                    addresses and by plain HTTP, and admins need no second factor
   LEASEHOLD_TRUSTED_PROXY          address or network whose X-Forwarded-For is believed
@@ -82,6 +87,9 @@ func ConfigFromEnv() Config {
 
 		CredentialRequests:   requests(os.Getenv("LEASEHOLD_CREDENTIAL_REQUESTS")),
 		OrganizationRequests: requests(os.Getenv("LEASEHOLD_ORGANIZATION_REQUESTS")),
+	}
+	c.OIDC = oidc.Config{
+		Issuer: os.Getenv("LEASEHOLD_OIDC_ISSUER"), ClientID: os.Getenv("LEASEHOLD_OIDC_CLIENT_ID"), ClientSecret: os.Getenv("LEASEHOLD_OIDC_CLIENT_SECRET"),
 	}
 	c.Lab = os.Getenv("LEASEHOLD_LAB") == "1"
 	if proxy := os.Getenv("LEASEHOLD_TRUSTED_PROXY"); proxy != "" {

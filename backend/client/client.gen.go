@@ -1912,6 +1912,13 @@ type LinkDifference struct {
 // LinkDifferenceKind defines model for LinkDifference.Kind.
 type LinkDifferenceKind string
 
+// LogInMethods defines model for LogInMethods.
+type LogInMethods struct {
+	// Oidc The installation has an identity provider
+	Oidc     bool `json:"oidc"`
+	Password bool `json:"password"`
+}
+
 // ManagerPorts defines model for ManagerPorts.
 type ManagerPorts struct {
 	PortGuids []string `json:"port_guids"`
@@ -3482,6 +3489,23 @@ type DeleteSessionParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
+// BeginOidcParams defines parameters for BeginOidc.
+type BeginOidcParams struct {
+	// Next A path of the portal to go to afterwards
+	Next *string `form:"next,omitempty" json:"next,omitempty"`
+}
+
+// FinishOidcParams defines parameters for FinishOidc.
+type FinishOidcParams struct {
+	Code             *string `form:"code,omitempty" json:"code,omitempty"`
+	State            *string `form:"state,omitempty" json:"state,omitempty"`
+	Iss              *string `form:"iss,omitempty" json:"iss,omitempty"`
+	SessionState     *string `form:"session_state,omitempty" json:"session_state,omitempty"`
+	Scope            *string `form:"scope,omitempty" json:"scope,omitempty"`
+	Error            *string `form:"error,omitempty" json:"error,omitempty"`
+	ErrorDescription *string `form:"error_description,omitempty" json:"error_description,omitempty"`
+}
+
 // RefreshSessionParams defines parameters for RefreshSession.
 type RefreshSessionParams struct {
 	LeaseholdRefresh *string `form:"leasehold_refresh,omitempty" json:"leasehold_refresh,omitempty"`
@@ -4506,6 +4530,11 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/leases/{lease_id}/wipe-certificates (the `ListWipeCertificates` operationId).
 	ListWipeCertificates(ctx context.Context, leaseID LeaseID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetLogInMethods How people can log in here
+	//
+	// Corresponds with GET /v1/log-in-methods (the `GetLogInMethods` operationId).
+	GetLogInMethods(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetMe Who am I
 	//
 	// Corresponds with GET /v1/me (the `GetMe` operationId).
@@ -4725,6 +4754,16 @@ type ClientInterface interface {
 	//
 	// Corresponds with DELETE /v1/sessions/current (the `DeleteSession` operationId).
 	DeleteSession(ctx context.Context, params *DeleteSessionParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BeginOidc Log in at the installation's identity provider, in a browser
+	//
+	// Corresponds with GET /v1/sessions/oidc (the `BeginOidc` operationId).
+	BeginOidc(ctx context.Context, params *BeginOidcParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// FinishOidc Where the identity provider sends the browser back
+	//
+	// Corresponds with GET /v1/sessions/oidc/callback (the `FinishOidc` operationId).
+	FinishOidc(ctx context.Context, params *FinishOidcParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RefreshSession Trade the refresh cookie for a fresh access token
 	//
@@ -6645,6 +6684,21 @@ func (c *Client) ListWipeCertificates(ctx context.Context, leaseID LeaseID, reqE
 	return c.Client.Do(req)
 }
 
+// GetLogInMethods How people can log in here
+//
+// Corresponds with GET /v1/log-in-methods (the `GetLogInMethods` operationId).
+func (c *Client) GetLogInMethods(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetLogInMethodsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetMe Who am I
 //
 // Corresponds with GET /v1/me (the `GetMe` operationId).
@@ -7175,6 +7229,36 @@ func (c *Client) CreateSession(ctx context.Context, body CreateSessionJSONReques
 // Corresponds with DELETE /v1/sessions/current (the `DeleteSession` operationId).
 func (c *Client) DeleteSession(ctx context.Context, params *DeleteSessionParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewDeleteSessionRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// BeginOidc Log in at the installation's identity provider, in a browser
+//
+// Corresponds with GET /v1/sessions/oidc (the `BeginOidc` operationId).
+func (c *Client) BeginOidc(ctx context.Context, params *BeginOidcParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBeginOidcRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// FinishOidc Where the identity provider sends the browser back
+//
+// Corresponds with GET /v1/sessions/oidc/callback (the `FinishOidc` operationId).
+func (c *Client) FinishOidc(ctx context.Context, params *FinishOidcParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewFinishOidcRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -11910,6 +11994,33 @@ func NewListWipeCertificatesRequest(server string, leaseID LeaseID) (*http.Reque
 	return req, nil
 }
 
+// NewGetLogInMethodsRequest constructs an http.Request for the GetLogInMethods method
+func NewGetLogInMethodsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/log-in-methods")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetMeRequest constructs an http.Request for the GetMe method
 func NewGetMeRequest(server string) (*http.Request, error) {
 	var err error
@@ -13076,6 +13187,186 @@ func NewDeleteSessionRequest(server string, params *DeleteSessionParams) (*http.
 
 		req.Header.Set("Idempotency-Key", headerParam0)
 
+	}
+
+	return req, nil
+}
+
+// NewBeginOidcRequest constructs an http.Request for the BeginOidc method
+func NewBeginOidcRequest(server string, params *BeginOidcParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sessions/oidc")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Next != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "next", *params.Next, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewFinishOidcRequest constructs an http.Request for the FinishOidc method
+func NewFinishOidcRequest(server string, params *FinishOidcParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sessions/oidc/callback")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Code != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "code", *params.Code, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Iss != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "iss", *params.Iss, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.SessionState != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "session_state", *params.SessionState, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Scope != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "scope", *params.Scope, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Error != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "error", *params.Error, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.ErrorDescription != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "error_description", *params.ErrorDescription, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -14839,6 +15130,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/leases/{lease_id}/wipe-certificates (the `ListWipeCertificates` operationId).
 	ListWipeCertificatesWithResponse(ctx context.Context, leaseID LeaseID, reqEditors ...RequestEditorFn) (*ListWipeCertificatesResponse, error)
 
+	// GetLogInMethodsWithResponse How people can log in here
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/log-in-methods (the `GetLogInMethods` operationId).
+	GetLogInMethodsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetLogInMethodsResponse, error)
+
 	// GetMeWithResponse Who am I
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -15086,6 +15384,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with DELETE /v1/sessions/current (the `DeleteSession` operationId).
 	DeleteSessionWithResponse(ctx context.Context, params *DeleteSessionParams, reqEditors ...RequestEditorFn) (*DeleteSessionResponse, error)
+
+	// BeginOidcWithResponse Log in at the installation's identity provider, in a browser
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sessions/oidc (the `BeginOidc` operationId).
+	BeginOidcWithResponse(ctx context.Context, params *BeginOidcParams, reqEditors ...RequestEditorFn) (*BeginOidcResponse, error)
+
+	// FinishOidcWithResponse Where the identity provider sends the browser back
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sessions/oidc/callback (the `FinishOidc` operationId).
+	FinishOidcWithResponse(ctx context.Context, params *FinishOidcParams, reqEditors ...RequestEditorFn) (*FinishOidcResponse, error)
 
 	// RefreshSessionWithResponse Trade the refresh cookie for a fresh access token
 	//
@@ -19079,6 +19391,54 @@ func (r ListWipeCertificatesResponse) ContentType() string {
 	return ""
 }
 
+type GetLogInMethodsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *LogInMethods
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetLogInMethodsResponse) GetJSON200() *LogInMethods {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetLogInMethodsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetLogInMethodsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetLogInMethodsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetLogInMethodsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetLogInMethodsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetMeResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -20247,6 +20607,104 @@ func (r DeleteSessionResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r DeleteSessionResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// BeginOidcResponse302Headers the declared response headers of an HTTP 302 response for BeginOidc
+type BeginOidcResponse302Headers struct {
+	Location  string
+	SetCookie string
+}
+
+type BeginOidcResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers302 the parsed response headers for an HTTP 302 response
+	Headers302 *BeginOidcResponse302Headers
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r BeginOidcResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r BeginOidcResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r BeginOidcResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r BeginOidcResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r BeginOidcResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// FinishOidcResponse302Headers the declared response headers of an HTTP 302 response for FinishOidc
+type FinishOidcResponse302Headers struct {
+	Location  string
+	SetCookie *string
+}
+
+type FinishOidcResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers302 the parsed response headers for an HTTP 302 response
+	Headers302 *FinishOidcResponse302Headers
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r FinishOidcResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r FinishOidcResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r FinishOidcResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r FinishOidcResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r FinishOidcResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -22510,6 +22968,19 @@ func (c *ClientWithResponses) ListWipeCertificatesWithResponse(ctx context.Conte
 	return ParseListWipeCertificatesResponse(rsp)
 }
 
+// GetLogInMethodsWithResponse How people can log in here
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/log-in-methods (the `GetLogInMethods` operationId).
+func (c *ClientWithResponses) GetLogInMethodsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetLogInMethodsResponse, error) {
+	rsp, err := c.GetLogInMethods(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetLogInMethodsResponse(rsp)
+}
+
 // GetMeWithResponse Who am I
 //
 // Returns a wrapper object for the known response body format(s).
@@ -22948,6 +23419,32 @@ func (c *ClientWithResponses) DeleteSessionWithResponse(ctx context.Context, par
 		return nil, err
 	}
 	return ParseDeleteSessionResponse(rsp)
+}
+
+// BeginOidcWithResponse Log in at the installation's identity provider, in a browser
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sessions/oidc (the `BeginOidc` operationId).
+func (c *ClientWithResponses) BeginOidcWithResponse(ctx context.Context, params *BeginOidcParams, reqEditors ...RequestEditorFn) (*BeginOidcResponse, error) {
+	rsp, err := c.BeginOidc(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBeginOidcResponse(rsp)
+}
+
+// FinishOidcWithResponse Where the identity provider sends the browser back
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sessions/oidc/callback (the `FinishOidc` operationId).
+func (c *ClientWithResponses) FinishOidcWithResponse(ctx context.Context, params *FinishOidcParams, reqEditors ...RequestEditorFn) (*FinishOidcResponse, error) {
+	rsp, err := c.FinishOidc(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFinishOidcResponse(rsp)
 }
 
 // RefreshSessionWithResponse Trade the refresh cookie for a fresh access token
@@ -26128,6 +26625,39 @@ func ParseListWipeCertificatesResponse(rsp *http.Response) (*ListWipeCertificate
 	return response, nil
 }
 
+// ParseGetLogInMethodsResponse parses an HTTP response from a GetLogInMethodsWithResponse call
+func ParseGetLogInMethodsResponse(rsp *http.Response) (*GetLogInMethodsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetLogInMethodsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest LogInMethods
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetMeResponse parses an HTTP response from a GetMeWithResponse call
 func ParseGetMeResponse(rsp *http.Response) (*GetMeResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -27048,6 +27578,104 @@ func ParseDeleteSessionResponse(rsp *http.Response) (*DeleteSessionResponse, err
 			headers.SetCookie = &value
 		}
 		response.Headers204 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseBeginOidcResponse parses an HTTP response from a BeginOidcWithResponse call
+func ParseBeginOidcResponse(rsp *http.Response) (*BeginOidcResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &BeginOidcResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 302:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 302:
+		var headers BeginOidcResponse302Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Set-Cookie"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Set-Cookie", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.SetCookie = value
+		}
+		response.Headers302 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseFinishOidcResponse parses an HTTP response from a FinishOidcWithResponse call
+func ParseFinishOidcResponse(rsp *http.Response) (*FinishOidcResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &FinishOidcResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 302:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 302:
+		var headers FinishOidcResponse302Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Set-Cookie"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Set-Cookie", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.SetCookie = &value
+		}
+		response.Headers302 = &headers
 	}
 
 	return response, nil

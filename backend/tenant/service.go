@@ -98,6 +98,7 @@ type Store interface {
 	SecondFactors
 	Policies
 	DeviceGrants
+	Identities
 }
 
 // Tokens signs and verifies access tokens.
@@ -141,6 +142,7 @@ type Service struct {
 	factors     SecondFactors
 	policies    Policies
 	devices     DeviceGrants
+	identities  Identities
 	standings   *standings
 
 	tokens    Tokens
@@ -170,7 +172,7 @@ func New(tx Transactor, store Store, tokens Tokens, audit Recorder, clock clock.
 	}
 	return &Service{
 		tx: tx, accounts: store, projects: store, sessions: store, apiKeys: store, sshKeys: store,
-		people: store, invitations: store, groups: store, services: store, factors: store, policies: store, devices: store, standings: newStandings(),
+		people: store, invitations: store, groups: store, services: store, factors: store, policies: store, devices: store, identities: store, standings: newStandings(),
 		tokens: tokens, audit: audit, clock: clock, passwords: hasher, options: options,
 	}, nil
 }

@@ -16,6 +16,9 @@ type Identity struct {
 	Tenants *tenant.Service
 	// Gateway is the payment gateway's name, which every page that shows money must say: stripe or test.
 	Gateway string
+	// OIDC is the installation's identity provider; nil: none. Vault seals what a browser carries through such a log-in.
+	OIDC  IdentityProvider
+	Vault tenant.Vault
 	// PublicURL is where people find the portal.
 	PublicURL string
 	// SecureCookies is set wherever people come by HTTPS; on plain loopback a browser would drop such a cookie.

@@ -46,6 +46,9 @@ func identify() gin.HandlerFunc {
 		if cookie, err := c.Request.Cookie(refreshCookie); err == nil {
 			info.cookie = cookie.Value
 		}
+		if cookie, err := c.Request.Cookie(oidcCookie); err == nil {
+			info.oidc = cookie.Value
+		}
 		source, _ := netip.ParseAddr(info.ip) // the invalid address matches no network
 		setContext(c, audit.WithRequest(tenant.WithSource(context.WithValue(c.Request.Context(), requestKey{}, info), source), id, info.ip))
 		c.Next()

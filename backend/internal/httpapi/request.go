@@ -15,6 +15,7 @@ type requestInfo struct {
 	ip        string
 	userAgent string
 	cookie    string // the refresh cookie
+	oidc      string // the cookie of a log-in at an identity provider
 }
 
 type requestKey struct{}

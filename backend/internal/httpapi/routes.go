@@ -44,6 +44,10 @@ func permissions() map[string]permission {
 		"deleteSession":  {whileLocked: true},
 		"getMe":          {whileLocked: true},
 
+		"getLogInMethods": public,
+		"beginOidc":       public,
+		// Proved by the identity provider.
+		"finishOidc": public,
 		// Proved by the device code.
 		"startDeviceAuthorization":  public,
 		"claimDeviceAuthorization":  public,

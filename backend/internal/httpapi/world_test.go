@@ -88,7 +88,7 @@ func makeWorld(t *testing.T, strict bool, change ...func(*httpapi.Deps)) *world 
 
 	deps := httpapi.Deps{
 		Areas: httpapi.Areas{
-			Identity: httpapi.Identity{Tenants: w.tenants, Gateway: "test"},
+			Identity: httpapi.Identity{Tenants: w.tenants, Gateway: "test", Vault: newVault(w), PublicURL: "http://portal.test"},
 			Admin: httpapi.Admin{
 				Inventory: newInventory(w), Overview: overview.New(w.db, postgres.NewOverview(w.db), w.clock), Tenants: w.tenants,
 				Enroller: fakeEnroller{}, Doctor: fakeDoctor{}, Audit: audit.New(postgres.NewAuditEvents(w.db), w.clock),

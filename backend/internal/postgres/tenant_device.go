@@ -87,3 +87,14 @@ func (s *Tenants) ForgetDeviceGrants(ctx context.Context, before time.Time) erro
 	_, err := s.run(ctx, "forget device grants", "DELETE FROM device_grant WHERE expires_at < ?", before)
 	return err
 }
+
+// UserByIdentity implements tenant.Identities; only the platform may.
+func (s *Tenants) UserByIdentity(ctx context.Context, issuer, subject string) (tenant.User, error) {
+	return takeOne(conn(ctx).Where("id = (SELECT user_id FROM external_identity WHERE issuer = ? AND subject = ?)", issuer, subject), toUser, "user")
+}
+
+// AddIdentity implements tenant.Identities.
+func (s *Tenants) AddIdentity(ctx context.Context, i tenant.Identity, user ids.User, at time.Time) error {
+	_, err := s.run(ctx, "insert identity", "INSERT INTO external_identity (issuer, subject, user_id, created_at) VALUES (?, ?, ?, ?)", i.Issuer, i.Subject, user, at)
+	return err
+}

@@ -1,10 +1,17 @@
-import { useMutation } from "@tanstack/react-query";
+import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { Navigate, useSearchParams } from "react-router";
 import { api, keepSession, Problem, take } from "../api/client";
 import { home, useSession } from "../session";
 import { Refusal } from "../show";
 import { Button, Field, Input } from "../ui";
+
+// What the way back from an identity provider may say.
+const problems: Record<string, string> = {
+  "no-account": "There is no account with your verified address. Ask for an invitation.",
+  "log-in-expired": "That log-in was not begun in this browser, or took too long. Try again.",
+  "identity-provider-unavailable": "Your organization's log-in does not answer. Try again.",
+};
 
 export function Login() {
   const session = useSession();
@@ -22,6 +29,8 @@ export function Login() {
     return <Navigate to={/^\/(?!\/)/.test(next) && next !== "/" ? next : home(session.me)} replace />;
   }
   const wantsCode = code !== "" || (logIn.error instanceof Problem && logIn.error.type.endsWith("second-factor-required"));
+  const methods = useQuery({ queryKey: ["log-in-methods"], queryFn: () => take(api.GET("/v1/log-in-methods")), retry: false });
+  const problem = search.get("problem");
   const submit = (event: FormEvent) => {
     event.preventDefault();
     logIn.mutate();
@@ -43,6 +52,11 @@ export function Login() {
         )}
         <Refusal error={logIn.error} />
         <Button kind="primary" type="submit" busy={logIn.isPending}>Log in</Button>
+        {methods.data?.oidc && (
+          // A link and no request: the browser itself goes to the identity provider.
+          <a className="text-center text-sm underline" href={`/v1/sessions/oidc?next=${encodeURIComponent(search.get("next") ?? "/")}`}>Log in with your organization</a>
+        )}
+        {problem !== null && <p role="alert" className="text-sm text-warn">{problems[problem] ?? "That log-in did not work. Try again."}</p>}
       </form>
     </main>
   );

@@ -1912,6 +1912,13 @@ type LinkDifference struct {
 // LinkDifferenceKind defines model for LinkDifference.Kind.
 type LinkDifferenceKind string
 
+// LogInMethods defines model for LogInMethods.
+type LogInMethods struct {
+	// Oidc The installation has an identity provider
+	Oidc     bool `json:"oidc"`
+	Password bool `json:"password"`
+}
+
 // ManagerPorts defines model for ManagerPorts.
 type ManagerPorts struct {
 	PortGuids []string `json:"port_guids"`
@@ -3482,6 +3489,23 @@ type DeleteSessionParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key"`
 }
 
+// BeginOidcParams defines parameters for BeginOidc.
+type BeginOidcParams struct {
+	// Next A path of the portal to go to afterwards
+	Next *string `form:"next,omitempty" json:"next,omitempty"`
+}
+
+// FinishOidcParams defines parameters for FinishOidc.
+type FinishOidcParams struct {
+	Code             *string `form:"code,omitempty" json:"code,omitempty"`
+	State            *string `form:"state,omitempty" json:"state,omitempty"`
+	Iss              *string `form:"iss,omitempty" json:"iss,omitempty"`
+	SessionState     *string `form:"session_state,omitempty" json:"session_state,omitempty"`
+	Scope            *string `form:"scope,omitempty" json:"scope,omitempty"`
+	Error            *string `form:"error,omitempty" json:"error,omitempty"`
+	ErrorDescription *string `form:"error_description,omitempty" json:"error_description,omitempty"`
+}
+
 // RefreshSessionParams defines parameters for RefreshSession.
 type RefreshSessionParams struct {
 	LeaseholdRefresh *string `form:"leasehold_refresh,omitempty" json:"leasehold_refresh,omitempty"`
@@ -3916,6 +3940,9 @@ type ServerInterface interface {
 	// ListWipeCertificates Wipe certificates
 	// (GET /v1/leases/{lease_id}/wipe-certificates)
 	ListWipeCertificates(c *gin.Context, leaseID LeaseID)
+	// GetLogInMethods How people can log in here
+	// (GET /v1/log-in-methods)
+	GetLogInMethods(c *gin.Context)
 	// GetMe Who am I
 	// (GET /v1/me)
 	GetMe(c *gin.Context)
@@ -3985,6 +4012,12 @@ type ServerInterface interface {
 	// DeleteSession Log out
 	// (DELETE /v1/sessions/current)
 	DeleteSession(c *gin.Context, params DeleteSessionParams)
+	// BeginOidc Log in at the installation's identity provider, in a browser
+	// (GET /v1/sessions/oidc)
+	BeginOidc(c *gin.Context, params BeginOidcParams)
+	// FinishOidc Where the identity provider sends the browser back
+	// (GET /v1/sessions/oidc/callback)
+	FinishOidc(c *gin.Context, params FinishOidcParams)
 	// RefreshSession Trade the refresh cookie for a fresh access token
 	// (POST /v1/sessions/refresh)
 	RefreshSession(c *gin.Context, params RefreshSessionParams)
@@ -7100,6 +7133,19 @@ func (siw *ServerInterfaceWrapper) ListWipeCertificates(c *gin.Context) {
 	siw.Handler.ListWipeCertificates(c, leaseID)
 }
 
+// GetLogInMethods operation middleware
+func (siw *ServerInterfaceWrapper) GetLogInMethods(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetLogInMethods(c)
+}
+
 // GetMe operation middleware
 func (siw *ServerInterfaceWrapper) GetMe(c *gin.Context) {
 
@@ -7998,6 +8044,108 @@ func (siw *ServerInterfaceWrapper) DeleteSession(c *gin.Context) {
 	siw.Handler.DeleteSession(c, params)
 }
 
+// BeginOidc operation middleware
+func (siw *ServerInterfaceWrapper) BeginOidc(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params BeginOidcParams
+
+	// ------------- Optional query parameter "next" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "next", c.Request.URL.Query(), &params.Next, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter next: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.BeginOidc(c, params)
+}
+
+// FinishOidc operation middleware
+func (siw *ServerInterfaceWrapper) FinishOidc(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params FinishOidcParams
+
+	// ------------- Optional query parameter "code" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "code", c.Request.URL.Query(), &params.Code, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter code: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", c.Request.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter state: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "iss" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "iss", c.Request.URL.Query(), &params.Iss, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter iss: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "session_state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "session_state", c.Request.URL.Query(), &params.SessionState, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter session_state: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "scope" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "scope", c.Request.URL.Query(), &params.Scope, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter scope: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "error" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "error", c.Request.URL.Query(), &params.Error, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter error: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "error_description" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "error_description", c.Request.URL.Query(), &params.ErrorDescription, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter error_description: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.FinishOidc(c, params)
+}
+
 // RefreshSession operation middleware
 func (siw *ServerInterfaceWrapper) RefreshSession(c *gin.Context) {
 
@@ -8728,6 +8876,9 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/device-authorizations/sessions", wrapper.ClaimDeviceAuthorization)
 	router.GET(options.BaseURL+"/v1/device-authorizations/:user_code", wrapper.GetDeviceAuthorization)
 	router.POST(options.BaseURL+"/v1/device-authorizations/:user_code/decision", wrapper.DecideDeviceAuthorization)
+	router.GET(options.BaseURL+"/v1/log-in-methods", wrapper.GetLogInMethods)
+	router.GET(options.BaseURL+"/v1/sessions/oidc", wrapper.BeginOidc)
+	router.GET(options.BaseURL+"/v1/sessions/oidc/callback", wrapper.FinishOidc)
 	router.GET(options.BaseURL+"/v1/me", wrapper.GetMe)
 	router.GET(options.BaseURL+"/v1/projects", wrapper.ListProjects)
 	router.POST(options.BaseURL+"/v1/projects", wrapper.CreateProject)
@@ -12213,6 +12364,44 @@ func (response ListWipeCertificatesdefaultApplicationProblemPlusJSONResponse) Vi
 	return err
 }
 
+type GetLogInMethodsRequestObject struct {
+}
+
+type GetLogInMethodsResponseObject interface {
+	VisitGetLogInMethodsResponse(w http.ResponseWriter) error
+}
+
+type GetLogInMethods200JSONResponse LogInMethods
+
+func (response GetLogInMethods200JSONResponse) VisitGetLogInMethodsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogInMethodsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetLogInMethodsdefaultApplicationProblemPlusJSONResponse) VisitGetLogInMethodsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetMeRequestObject struct {
 }
 
@@ -13216,6 +13405,90 @@ func (response DeleteSessiondefaultApplicationProblemPlusJSONResponse) VisitDele
 	return err
 }
 
+type BeginOidcRequestObject struct {
+	Params BeginOidcParams
+}
+
+type BeginOidcResponseObject interface {
+	VisitBeginOidcResponse(w http.ResponseWriter) error
+}
+
+type BeginOidc302ResponseHeaders struct {
+	Location  string
+	SetCookie string
+}
+
+type BeginOidc302Response struct {
+	Headers BeginOidc302ResponseHeaders
+}
+
+func (response BeginOidc302Response) VisitBeginOidcResponse(w http.ResponseWriter) error {
+	w.Header().Set("Location", fmt.Sprint(response.Headers.Location))
+	w.Header().Set("Set-Cookie", fmt.Sprint(response.Headers.SetCookie))
+	w.WriteHeader(302)
+	return nil
+}
+
+type BeginOidcdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response BeginOidcdefaultApplicationProblemPlusJSONResponse) VisitBeginOidcResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type FinishOidcRequestObject struct {
+	Params FinishOidcParams
+}
+
+type FinishOidcResponseObject interface {
+	VisitFinishOidcResponse(w http.ResponseWriter) error
+}
+
+type FinishOidc302ResponseHeaders struct {
+	Location  string
+	SetCookie *string
+}
+
+type FinishOidc302Response struct {
+	Headers FinishOidc302ResponseHeaders
+}
+
+func (response FinishOidc302Response) VisitFinishOidcResponse(w http.ResponseWriter) error {
+	w.Header().Set("Location", fmt.Sprint(response.Headers.Location))
+	if response.Headers.SetCookie != nil {
+		w.Header().Set("Set-Cookie", fmt.Sprint(*response.Headers.SetCookie))
+	}
+	w.WriteHeader(302)
+	return nil
+}
+
+type FinishOidcdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response FinishOidcdefaultApplicationProblemPlusJSONResponse) VisitFinishOidcResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type RefreshSessionRequestObject struct {
 	Params RefreshSessionParams
 }
@@ -14135,6 +14408,9 @@ type StrictServerInterface interface {
 	// ListWipeCertificates Wipe certificates
 	// (GET /v1/leases/{lease_id}/wipe-certificates)
 	ListWipeCertificates(ctx context.Context, request ListWipeCertificatesRequestObject) (ListWipeCertificatesResponseObject, error)
+	// GetLogInMethods How people can log in here
+	// (GET /v1/log-in-methods)
+	GetLogInMethods(ctx context.Context, request GetLogInMethodsRequestObject) (GetLogInMethodsResponseObject, error)
 	// GetMe Who am I
 	// (GET /v1/me)
 	GetMe(ctx context.Context, request GetMeRequestObject) (GetMeResponseObject, error)
@@ -14204,6 +14480,12 @@ type StrictServerInterface interface {
 	// DeleteSession Log out
 	// (DELETE /v1/sessions/current)
 	DeleteSession(ctx context.Context, request DeleteSessionRequestObject) (DeleteSessionResponseObject, error)
+	// BeginOidc Log in at the installation's identity provider, in a browser
+	// (GET /v1/sessions/oidc)
+	BeginOidc(ctx context.Context, request BeginOidcRequestObject) (BeginOidcResponseObject, error)
+	// FinishOidc Where the identity provider sends the browser back
+	// (GET /v1/sessions/oidc/callback)
+	FinishOidc(ctx context.Context, request FinishOidcRequestObject) (FinishOidcResponseObject, error)
 	// RefreshSession Trade the refresh cookie for a fresh access token
 	// (POST /v1/sessions/refresh)
 	RefreshSession(ctx context.Context, request RefreshSessionRequestObject) (RefreshSessionResponseObject, error)
@@ -16736,6 +17018,30 @@ func (sh *strictHandler) ListWipeCertificates(ctx *gin.Context, leaseID LeaseID)
 	}
 }
 
+// GetLogInMethods operation middleware
+func (sh *strictHandler) GetLogInMethods(ctx *gin.Context) {
+	var request GetLogInMethodsRequestObject
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetLogInMethods(ctx, request.(GetLogInMethodsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetLogInMethods")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(GetLogInMethodsResponseObject); ok {
+		if err := validResponse.VisitGetLogInMethodsResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // GetMe operation middleware
 func (sh *strictHandler) GetMe(ctx *gin.Context) {
 	var request GetMeRequestObject
@@ -17487,6 +17793,58 @@ func (sh *strictHandler) DeleteSession(ctx *gin.Context, params DeleteSessionPar
 		sh.options.HandlerErrorFunc(ctx, err)
 	} else if validResponse, ok := response.(DeleteSessionResponseObject); ok {
 		if err := validResponse.VisitDeleteSessionResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// BeginOidc operation middleware
+func (sh *strictHandler) BeginOidc(ctx *gin.Context, params BeginOidcParams) {
+	var request BeginOidcRequestObject
+
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.BeginOidc(ctx, request.(BeginOidcRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "BeginOidc")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(BeginOidcResponseObject); ok {
+		if err := validResponse.VisitBeginOidcResponse(ctx.Writer); err != nil {
+			sh.options.ResponseErrorHandlerFunc(ctx, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(ctx, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// FinishOidc operation middleware
+func (sh *strictHandler) FinishOidc(ctx *gin.Context, params FinishOidcParams) {
+	var request FinishOidcRequestObject
+
+	request.Params = params
+
+	handler := func(ctx *gin.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.FinishOidc(ctx, request.(FinishOidcRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "FinishOidc")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		sh.options.HandlerErrorFunc(ctx, err)
+	} else if validResponse, ok := response.(FinishOidcResponseObject); ok {
+		if err := validResponse.VisitFinishOidcResponse(ctx.Writer); err != nil {
 			sh.options.ResponseErrorHandlerFunc(ctx, err)
 		}
 	} else if response != nil {
