@@ -76,6 +76,13 @@ func (s *Service) do(ctx context.Context, job Job) {
 		return
 	}
 	defer s.unclaim(ctx, job.Node)
+	// Whoever had the machine between our look at the list and the claim may have done it: nobody's machine is switched twice.
+	if over, err := s.over(ctx, job.ID); err != nil || over {
+		if err != nil && ctx.Err() == nil {
+			log.WarnContext(ctx, "a power operation cannot be read", "error", err)
+		}
+		return
+	}
 	bounded, cancel := context.WithTimeout(ctx, job.DoneBy.Sub(s.Clock.Now()))
 	defer cancel()
 	go s.keepClaim(bounded, job.Node, cancel)
@@ -90,6 +97,16 @@ func (s *Service) do(ctx context.Context, job Job) {
 	if err != nil {
 		log.WarnContext(ctx, "the end of a power operation cannot be noted", "error", err)
 	}
+}
+
+func (s *Service) over(ctx context.Context, id ids.Operation) (bool, error) {
+	var over bool
+	err := s.Tx.WithinTx(ctx, func(ctx context.Context) error {
+		var err error
+		over, _, err = s.Work.Outcome(ctx, id)
+		return err
+	})
+	return over, err
 }
 
 func (s *Service) claim(ctx context.Context, node ids.Node) (bool, error) {
