@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -29,8 +30,9 @@ func metalSteps() []step {
 		{"SSH log-in to the booted image", (*demo).logInToMetal},
 		{"a stranger's key is refused", (*demo).refuseStranger},
 		{"write a secret to the disk", (*demo).writeSecret},
+		{"reboot through the BMC", (*demo).rebootMetal},
 		{"extend", (*demo).extend},
-		{"end", (*demo).waitForEnd},
+		{"end early", (*demo).endEarly},
 		{"SSH refused", (*demo).refuseAfterEnd},
 		{"wiped, with certificates", (*demo).checkWipe},
 		{"the secret is gone", (*demo).missSecret},
@@ -78,6 +80,60 @@ func (d *demo) writeSecret(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("it is on %d drives, not on the %d that it was written to", found, len(d.nodes))
 	}
 	return fmt.Sprintf("found on %d of %d virtual drives, read as files", found, len(d.options.Disks)), nil
+}
+
+// rebootMetal has the machine restarted, and logs in to the system that comes up again.
+func (d *demo) rebootMetal(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.patience())
+	defer cancel()
+	n := d.nodes[0]
+	const bootID = "cat /proc/sys/kernel/random/boot_id"
+	before, err := d.ssh(ctx, n.Access, d.key, bootID)
+	if err != nil {
+		return "", err
+	}
+	answer, err := d.api.SetLeaseNodePowerWithResponse(ctx, d.lease.ID, n.AllocationID, &client.SetLeaseNodePowerParams{IdempotencyKey: fresh()},
+		client.PowerWish{Action: client.PowerWishActionReboot})
+	if err != nil {
+		return "", err
+	}
+	if _, err := got(answer.JSON202, answer.HTTPResponse, answer.Body, nil); err != nil {
+		return "", err
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		after, err := d.ssh(ctx, n.Access, d.key, bootID)
+		if err == nil && after != before {
+			return "boot " + strings.TrimSpace(after) + " after " + strings.TrimSpace(before), nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", errors.New("it does not come up again")
+		case <-tick.C:
+		}
+	}
+}
+
+// endEarly ends the lease now: how long booting takes depends on the machine that emulates, so that the window is a generous one.
+func (d *demo) endEarly(ctx context.Context) (string, error) {
+	current, err := d.api.GetLeaseWithResponse(ctx, d.lease.ID, nil)
+	if err != nil {
+		return "", err
+	}
+	etag := current.HTTPResponse.Header.Get("ETag")
+	answer, err := d.api.CancelLeaseWithResponse(ctx, d.lease.ID, &client.CancelLeaseParams{IdempotencyKey: fresh(), IfMatch: &etag})
+	if err != nil {
+		return "", err
+	}
+	if answer.HTTPResponse.StatusCode != http.StatusAccepted {
+		return "", refused(answer.HTTPResponse, answer.Body)
+	}
+	fmt.Fprintln(d.options.Out)
+	if _, err := d.follow(ctx, client.LeaseStateReleasing, time.Minute); err != nil {
+		return "", err
+	}
+	return "the clock stopped at " + d.lease.End.Format(time.TimeOnly), nil
 }
 
 func (d *demo) missSecret(context.Context) (string, error) {

@@ -177,7 +177,7 @@ func (d *demo) provision(ctx context.Context) (string, error) {
 // patience is how long preparing and cleaning may take: machines that boot take longer than those that pretend to.
 func (d *demo) patience() time.Duration {
 	if d.options.Metal {
-		return 10 * time.Minute
+		return 20 * time.Minute
 	}
 	return 3 * time.Minute
 }
