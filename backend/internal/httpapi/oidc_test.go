@@ -62,34 +62,48 @@ func (w *oidcWorld) browser() *http.Client {
 	return &http.Client{Jar: jar, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-func (w *oidcWorld) get(b *http.Client, address string) *http.Response {
+// visit is a page that a browser was at.
+type visit struct {
+	status int
+	header http.Header
+	at     *url.URL
+}
+
+// next is where the page sends the browser.
+func (v visit) next(t *testing.T) *url.URL {
+	t.Helper()
+	next, err := v.at.Parse(v.header.Get("Location"))
+	require.NoError(t, err)
+	return next
+}
+
+func (w *oidcWorld) visited(got *http.Response, err error) visit {
 	w.t.Helper()
-	got, err := b.Get(address)
 	require.NoError(w.t, err)
 	require.NoError(w.t, got.Body.Close())
-	return got
+	return visit{got.StatusCode, got.Header, got.Request.URL}
+}
+
+func (w *oidcWorld) get(b *http.Client, address string) visit {
+	w.t.Helper()
+	return w.visited(b.Get(address))
 }
 
 // signIn goes to the provider, types name and password there, and returns the address with which it sends the browser back.
 func (w *oidcWorld) signIn(b *http.Client, user, next string) string {
 	w.t.Helper()
 	begun := w.get(b, w.server.URL+"/v1/sessions/oidc?next="+url.QueryEscape(next))
-	require.Equal(w.t, http.StatusFound, begun.StatusCode)
-	to := begun.Header.Get("Location")
+	require.Equal(w.t, http.StatusFound, begun.status)
+	to := begun.header.Get("Location")
 	require.Contains(w.t, to, "code_challenge_method=S256")
-	form := w.get(b, to)
-	login, err := form.Request.URL.Parse(form.Header.Get("Location"))
-	require.NoError(w.t, err)
-	posted, err := b.PostForm(w.provider.URL+login.Path, url.Values{"username": {user}, "password": {"verysecure"}, "id": {login.Query().Get("authRequestID")}})
-	require.NoError(w.t, err)
-	require.NoError(w.t, posted.Body.Close())
+	login := w.get(b, to).next(w.t)
+	at := w.visited(b.PostForm(w.provider.URL+login.Path, url.Values{"username": {user}, "password": {"verysecure"}, "id": {login.Query().Get("authRequestID")}}))
 	for range 3 {
-		back, err := posted.Request.URL.Parse(posted.Header.Get("Location"))
-		require.NoError(w.t, err)
+		back := at.next(w.t)
 		if back.Host == "portal.test" {
 			return w.server.URL + back.RequestURI()
 		}
-		posted = w.get(b, back.String())
+		at = w.get(b, back.String())
 	}
 	require.Fail(w.t, "the provider did not send the browser back")
 	return ""
@@ -103,14 +117,12 @@ func TestALogInAtARealIdentityProvider(t *testing.T) {
 		b := w.browser()
 		back := w.signIn(b, "ada", "/leases?state=active")
 		in := w.get(b, back)
-		require.Equal(t, http.StatusFound, in.StatusCode)
-		require.Equal(t, "/leases?state=active", in.Header.Get("Location"))
-		refreshed, err := b.Post(w.server.URL+"/v1/sessions/refresh", "", nil)
-		require.NoError(t, err)
-		require.NoError(t, refreshed.Body.Close())
-		require.Equal(t, http.StatusCreated, refreshed.StatusCode, "the cookie is a session's")
+		require.Equal(t, http.StatusFound, in.status)
+		require.Equal(t, "/leases?state=active", in.header.Get("Location"))
+		refreshed := w.visited(b.Post(w.server.URL+"/v1/sessions/refresh", "", nil))
+		require.Equal(t, http.StatusCreated, refreshed.status, "the cookie is a session's")
 		again := w.get(b, back)
-		require.Contains(t, again.Header.Get("Location"), "/login?problem=identity-not-proved", "a code is good once")
+		require.Contains(t, again.header.Get("Location"), "/login?problem=identity-not-proved", "a code is good once")
 		w.people["id1"].Email = "renamed@acme.test"
 	}
 	var linked int
@@ -124,8 +136,8 @@ func TestAnAddressThatNobodyVerifiedFindsNoAccount(t *testing.T) {
 	for _, user := range []string{"mallory", "stranger"} {
 		b := w.browser()
 		in := w.get(b, w.signIn(b, user, "/"))
-		require.Equal(t, "/login?problem=no-account", in.Header.Get("Location"), user)
-		require.Empty(t, in.Header.Get("Set-Cookie"))
+		require.Equal(t, "/login?problem=no-account", in.header.Get("Location"), user)
+		require.Empty(t, in.header.Get("Set-Cookie"))
 	}
 }
 
@@ -134,12 +146,12 @@ func TestALogInThatAnotherBrowserBeganIsRefused(t *testing.T) {
 	w := newOIDCWorld(t)
 	mallory, victim := w.browser(), w.browser()
 	back := w.signIn(mallory, "ada", "/")
-	require.Equal(t, "/login?problem=log-in-expired", w.get(victim, back).Header.Get("Location"), "no cookie of the log-in")
+	require.Equal(t, "/login?problem=log-in-expired", w.get(victim, back).header.Get("Location"), "no cookie of the log-in")
 	w.signIn(victim, "ada", "/")
-	require.Equal(t, "/login?problem=log-in-expired", w.get(victim, back).Header.Get("Location"), "the state of another log-in")
+	require.Equal(t, "/login?problem=log-in-expired", w.get(victim, back).header.Get("Location"), "the state of another log-in")
 	own := w.signIn(victim, "ada", "/")
 	w.clock.Advance(10 * time.Minute)
-	require.Equal(t, "/login?problem=log-in-expired", w.get(victim, own).Header.Get("Location"), "too late")
+	require.Equal(t, "/login?problem=log-in-expired", w.get(victim, own).header.Get("Location"), "too late")
 }
 
 func TestAfterALogInNobodyIsSentElsewhere(t *testing.T) {
@@ -147,7 +159,7 @@ func TestAfterALogInNobodyIsSentElsewhere(t *testing.T) {
 	w := newOIDCWorld(t)
 	for _, next := range []string{"https://elsewhere.test", "//elsewhere.test", `/\elsewhere.test`, "javascript:alert(1)", ""} {
 		b := w.browser()
-		require.Equal(t, "/", w.get(b, w.signIn(b, "ada", next)).Header.Get("Location"), next)
+		require.Equal(t, "/", w.get(b, w.signIn(b, "ada", next)).header.Get("Location"), next)
 	}
 }
 
