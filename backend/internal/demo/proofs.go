@@ -116,7 +116,7 @@ func (d *demo) checkWipe(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("certificate of %s: %w", c.Node, err)
 		}
 	}
-	if d.lease.Outcome != client.LeaseOutcomeCompleted && (!d.options.Metal || d.lease.Outcome != client.LeaseOutcomeTerminated) {
+	if d.lease.Outcome != client.LeaseOutcomeCompleted {
 		return "", fmt.Errorf("the lease came out as %q: %s", d.lease.Outcome, d.lease.Reason)
 	}
 	return fmt.Sprintf("%d certificates, signatures verified; lease closed", len(certificates.Items)), nil
