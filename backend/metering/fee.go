@@ -3,8 +3,10 @@ package metering
 import (
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 
+	"github.com/leasehold/leasehold/backend/ids"
 	"github.com/leasehold/leasehold/backend/lease"
 	"github.com/leasehold/leasehold/backend/money"
 )
@@ -36,7 +38,7 @@ func RefundBPS(terms lease.Terms, notice time.Duration) int64 {
 func (f Facts) fees(s story) (map[int]fee, error) {
 	switch f.Lease.Outcome {
 	case lease.Terminated:
-		if s.active.IsZero() {
+		if s.active.IsZero() || s.allOut(f.Allocations, s.end) {
 			return nil, nil //nolint:nilnil // no fees
 		}
 		return earlyFees(f.Segments, f.Lease.Instances, s.end)
@@ -54,6 +56,23 @@ func (f Facts) fees(s story) (map[int]fee, error) {
 	default:
 		return nil, fmt.Errorf("unknown outcome %q", f.Lease.Outcome)
 	}
+}
+
+// allOut reports whether at the instant none of the lease's instances could be used: who leaves then owes nothing for what they leave.
+func (s story) allOut(allocations []lease.Allocation, at time.Time) bool {
+	serving := 0
+	for _, a := range allocations {
+		if left, replaced := s.replacedAt[a.ID]; replaced && !instant(left.At).After(at) {
+			continue
+		}
+		serving++
+		if !slices.ContainsFunc(slices.Concat(s.outages[ids.Allocation{}], s.outages[a.ID]), func(w window) bool {
+			return !w.from.After(at) && (w.to.IsZero() || w.to.After(at))
+		}) {
+			return false
+		}
+	}
+	return serving > 0
 }
 
 // kept is what a cancellation does not give back: as the customer was told, else by the schedule.

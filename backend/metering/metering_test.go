@@ -2,6 +2,7 @@ package metering_test
 
 import (
 	"math/big"
+	"slices"
 	"testing"
 	"time"
 
@@ -408,9 +409,65 @@ func TestExtendingASecondAtATimeIsNotFree(t *testing.T) {
 	told, err := metering.End(w.Facts, nil, at(20*time.Second))
 	require.NoError(t, err)
 	net, _ := sum(told.Lines)
-	require.Equal(t, int64(4), net, "half of what is unused is not given back, however it was booked")
+	require.Equal(t, int64(1+4), net, "a cent for the moment that was used, and half of the 7 unused, however it was booked")
 
 	w.over(3_620*time.Second, lease.Completed)
 	net, tax := sum(w.settle(t).Lines)
 	require.Equal(t, want.Minor, net+tax)
+}
+
+func TestAMomentCostsTheLeastThereIsAndNoTimeNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rate, want int64
+		active     bool
+	}{
+		"a fifth of a cent":  {10_000, 1, true},
+		"two and a half":     {1_125_000, 2, true}, // half-even, as everywhere
+		"what is given free": {0, 0, true},
+		"never delivered":    {10_000, 0, false},
+	} {
+		w := lasting(10*time.Second, 1)
+		w.Segments[0].Rate.Micros, w.Segments[0].TaxRateBPS = c.rate, 0
+		held, err := metering.Total(w.Segments, 1)
+		require.NoError(t, err)
+		if c.active {
+			w.happens(0, lease.EventActive, nil)
+			require.Equal(t, c.want, held.Minor, name)
+		}
+		w.over(10*time.Second, lease.Completed)
+		net, _ := sum(w.settle(t).Lines)
+		require.Equal(t, c.want, net, name)
+	}
+}
+
+func TestWhoLeavesWhileAllIsOutPaysNoFee(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		out  []int
+		back bool
+		fee  bool
+	}{
+		"all are out":        {[]int{0, 1}, false, false},
+		"one of two is out":  {[]int{0}, false, true},
+		"all are back again": {[]int{0, 1}, true, true},
+	} {
+		w := lasting(10*time.Hour, 2).happens(0, lease.EventActive, nil)
+		w.Segments[0].Terms.EarlyRefundBPS = 5_000
+		for _, i := range c.out {
+			data := map[string]any{"allocation": w.Allocations[i].ID.String()}
+			w.happens(time.Hour, lease.EventOutageBegan, data)
+			if c.back {
+				w.happens(2*time.Hour, lease.EventOutageEnded, data)
+			}
+		}
+		told, err := metering.End(w.Facts, nil, at(3*time.Hour))
+		require.NoError(t, err)
+		w.Lease.WantedEnd = at(3 * time.Hour)
+		w.over(3*time.Hour+time.Minute, lease.Terminated)
+		run := w.settle(t)
+		require.Equal(t, told.LinesDigest, run.LinesDigest, name)
+		fees := slices.ContainsFunc(run.Lines, func(l metering.Line) bool { return l.Kind == metering.Fee })
+		require.Equal(t, c.fee, fees, name)
+	}
 }

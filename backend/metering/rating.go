@@ -11,7 +11,7 @@ import (
 )
 
 // Version names the rules of this package. It changes with every change that may alter a line.
-const Version = "rating/2"
+const Version = "rating/3"
 
 // LineKind says what a charge line is for.
 type LineKind string

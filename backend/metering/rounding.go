@@ -29,6 +29,9 @@ func (l *ladder) climb(rate money.Rate, quantity *big.Int) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if reached.Minor == 0 && l.exact.Sign() > 0 {
+		reached.Minor = 1 // machines are not given away because they were had for moments: what is not nothing costs the least there is
+	}
 	added := reached.Minor - l.rounded
 	l.rounded = reached.Minor
 	return added, nil
