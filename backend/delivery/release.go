@@ -139,8 +139,24 @@ func (s *Service) Revoke(ctx context.Context, id ids.Lease) (Progress, error) {
 		if err != nil || !progress.Done {
 			return progress, err
 		}
-		return progress, t.recordOnce(ctx, lease.EventRevoked, "lease", id.String(), map[string]any{"lease": id.String()})
+		return progress, t.recordRevoked(ctx)
 	})
+}
+
+// recordRevoked notes, once, that access was ended, and on which nodes nobody could show it. Where no node has shown it nothing is claimed.
+func (t *turn) recordRevoked(ctx context.Context) error {
+	if len(t.in(lease.Cleaning)) == 0 && len(t.in(lease.Quarantined)) > 0 {
+		return nil
+	}
+	data := map[string]any{"lease": t.lease.ID.String()}
+	var unconfirmed []string
+	for _, i := range t.in(lease.Quarantined) {
+		unconfirmed = append(unconfirmed, i.NodeName)
+	}
+	if len(unconfirmed) > 0 {
+		data["unconfirmed"] = unconfirmed
+	}
+	return t.recordOnce(ctx, lease.EventRevoked, "lease", t.lease.ID.String(), data)
 }
 
 // patienceWithSilence is how often a node that turns out to be silent was asked in vain before it is given up on the way back.

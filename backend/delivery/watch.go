@@ -61,13 +61,17 @@ func (t *turn) watch(ctx context.Context) error {
 	var reason string
 	for _, i := range instances {
 		now, isOut := found[i.ID]
+		since, wasOut := open[i.ID]
+		if wasOut {
+			now.since = since // as it was told and is billed; a device's trouble may look younger by now
+		}
 		if isOut && reason == "" {
 			reason = fmt.Sprintf("%s is out since %s: %s; its time is not billed", i.NodeName, now.since.Format(time.RFC3339), now.why)
 		}
 		switch {
-		case isOut && !open[i.ID]:
+		case isOut && !wasOut:
 			err = t.outageBegan(ctx, i, now)
-		case !isOut && open[i.ID]:
+		case !isOut && wasOut:
 			err = t.record(ctx, lease.EventOutageEnded, about(i))
 		}
 		if err != nil {
@@ -79,7 +83,7 @@ func (t *turn) watch(ctx context.Context) error {
 
 func (t *turn) outageBegan(ctx context.Context, i Instance, o outage) error {
 	data := about(i)
-	data["reason"] = o.why
+	data["reason"], data["since"] = o.why, o.since.Format(time.RFC3339Nano)
 	if err := t.recordAt(ctx, lease.EventOutageBegan, o.since, data); err != nil {
 		return err
 	}
@@ -89,9 +93,13 @@ func (t *turn) outageBegan(ctx context.Context, i Instance, o outage) error {
 	return t.alert(ctx, lease.EventOutageBegan, data)
 }
 
-// openOutages are the instances of which the log says that they are out.
-func (t *turn) openOutages(ctx context.Context) (map[ids.Allocation]bool, error) {
+// openOutages are the instances of which the log says that they are out, and since when.
+func (t *turn) openOutages(ctx context.Context) (map[ids.Allocation]time.Time, error) {
 	began, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventOutageBegan, "allocation")
+	if err != nil {
+		return nil, err
+	}
+	since, err := t.Work.Recorded(ctx, t.lease.ID, lease.EventOutageBegan, "since")
 	if err != nil {
 		return nil, err
 	}
@@ -99,17 +107,21 @@ func (t *turn) openOutages(ctx context.Context) (map[ids.Allocation]bool, error)
 	if err != nil {
 		return nil, err
 	}
-	open := map[ids.Allocation]bool{}
-	for _, i := range t.instances {
-		of := func(all []string) (n int) {
-			for _, a := range all {
-				if a == i.ID.String() {
-					n++
-				}
-			}
-			return n
+	balance, last := map[string]int{}, map[string]string{}
+	for n, of := range began {
+		balance[of]++
+		if len(since) == len(began) {
+			last[of] = since[n]
 		}
-		open[i.ID] = of(began) > of(ended)
+	}
+	for _, of := range ended {
+		balance[of]--
+	}
+	open := map[ids.Allocation]time.Time{}
+	for _, i := range t.instances {
+		if of := i.ID.String(); balance[of] > 0 {
+			open[i.ID], _ = time.Parse(time.RFC3339Nano, last[of])
+		}
 	}
 	return open, nil
 }

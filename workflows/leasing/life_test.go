@@ -1,6 +1,7 @@
 package leasing_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -393,7 +394,19 @@ func TestASilentNodeDoesNotHoldUpTheOthersCleaning(t *testing.T) {
 	require.Equal(t, lease.Quarantined, w.rows.instances[0].State)
 	require.Contains(t, w.rows.instances[0].Reason, "no heartbeat since 2026-03-01T12:50:00Z")
 	require.Equal(t, lease.Released, w.rows.instances[1].State)
+	revoked := w.rows.events[slices.Index(w.log(), lease.EventRevoked)]
+	require.Equal(t, []string{w.rows.instances[0].NodeName}, revoked.Data["unconfirmed"], "of it nobody knows")
 	require.WithinDuration(t, noon.Add(62*time.Minute), w.rows.instances[1].ReleasedAt, time.Minute, "two minutes, not six attempts")
+}
+
+func TestAccessThatNoNodeCouldEndIsNotSaidToBe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(1, time.Hour)
+	w.script[on(protocol.Revoke, 0)] = silent
+	w.rows.silent = map[ids.Node]time.Time{w.rows.instances[0].Node: noon.Add(50 * time.Minute)}
+	w.run(t)
+	require.Equal(t, lease.Quarantined, w.rows.instances[0].State)
+	require.NotContains(t, w.log(), lease.EventRevoked)
 }
 
 func TestALateEndOfAccessDoesNotCostTheNodes(t *testing.T) {
