@@ -1009,9 +1009,11 @@ type APIKeyCreate struct {
 	// AllowedNetworks Addresses and networks (CIDR) from which it may be used; none: anywhere.
 	AllowedNetworks *[]string  `json:"allowed_networks,omitempty"`
 	ExpiresAt       *time.Time `json:"expires_at,omitempty"`
-	Name            string     `json:"name"`
-	ProjectID       *string    `json:"project_id,omitempty"`
-	Scopes          []Scope    `json:"scopes"`
+
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name      Name    `json:"name"`
+	ProjectID *string `json:"project_id,omitempty"`
+	Scopes    []Scope `json:"scopes"`
 
 	// ServiceAccountID Whose key it is; left out, yours. Needs organization:write.
 	ServiceAccountID *string `json:"service_account_id,omitempty"`
@@ -1557,7 +1559,8 @@ type Group struct {
 
 // GroupCreate defines model for GroupCreate.
 type GroupCreate struct {
-	Name string `json:"name"`
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name Name `json:"name"`
 
 	// ProjectID The role is in this project only.
 	ProjectID *string   `json:"project_id,omitempty"`
@@ -1572,8 +1575,9 @@ type GroupList struct {
 
 // GroupUpdate defines model for GroupUpdate.
 type GroupUpdate struct {
-	Name *string `json:"name,omitempty"`
-	Role *Role   `json:"role,omitempty"`
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name *Name `json:"name,omitempty"`
+	Role *Role `json:"role,omitempty"`
 
 	// UserIds All of its members
 	UserIds *[]string `json:"user_ids,omitempty"`
@@ -1748,8 +1752,8 @@ type LeaseClass string
 
 // LeaseCreate defines model for LeaseCreate.
 type LeaseCreate struct {
-	// Name Left out: made from the instance type.
-	Name      *string  `json:"name,omitempty"`
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name      *Name    `json:"name,omitempty"`
 	QuoteID   string   `json:"quote_id"`
 	SSHKeyIds []string `json:"ssh_key_ids"`
 	Tags      *Tags    `json:"tags,omitempty"`
@@ -1867,8 +1871,9 @@ type LeaseState string
 
 // LeaseUpdate defines model for LeaseUpdate.
 type LeaseUpdate struct {
-	Name *string `json:"name,omitempty"`
-	Tags *Tags   `json:"tags,omitempty"`
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name *Name `json:"name,omitempty"`
+	Tags *Tags `json:"tags,omitempty"`
 }
 
 // LeaseUsage defines model for LeaseUsage.
@@ -2007,6 +2012,9 @@ type Money struct {
 	Amount   int64  `json:"amount"`
 	Currency string `json:"currency"`
 }
+
+// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+type Name = string
 
 // Node defines model for Node.
 type Node struct {
@@ -2325,7 +2333,8 @@ type Project struct {
 
 // ProjectCreate defines model for ProjectCreate.
 type ProjectCreate struct {
-	Name string `json:"name"`
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name Name `json:"name"`
 }
 
 // ProjectList defines model for ProjectList.
@@ -2430,7 +2439,8 @@ type SSHKey struct {
 
 // SSHKeyCreate defines model for SSHKeyCreate.
 type SSHKeyCreate struct {
-	Name string `json:"name"`
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name Name `json:"name"`
 
 	// PublicKey authorized_keys form, e.g. ssh-ed25519 AAAA…
 	PublicKey string `json:"public_key"`
@@ -2474,9 +2484,11 @@ type ServiceAccount struct {
 type ServiceAccountCreate struct {
 	// ExpiresAt Its keys prove nothing from then on
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	Name      string     `json:"name"`
-	ProjectID *string    `json:"project_id,omitempty"`
-	Role      Role       `json:"role"`
+
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name      Name    `json:"name"`
+	ProjectID *string `json:"project_id,omitempty"`
+	Role      Role    `json:"role"`
 }
 
 // ServiceAccountList defines model for ServiceAccountList.
@@ -2488,7 +2500,9 @@ type ServiceAccountList struct {
 type ServiceAccountUpdate struct {
 	Enabled   *bool      `json:"enabled,omitempty"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	Name      *string    `json:"name,omitempty"`
+
+	// Name What people call a thing, in letters, without control characters or marks that turn the writing round
+	Name *Name `json:"name,omitempty"`
 
 	// NeverExpires Takes an expiry away
 	NeverExpires *bool `json:"never_expires,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -139,9 +140,19 @@ func cut(line string, columns int) string {
 func row(w io.Writer, cells ...any) {
 	texts := make([]string, len(cells))
 	for i, cell := range cells {
-		texts[i] = fmt.Sprint(cell)
+		texts[i] = plain(fmt.Sprint(cell))
 	}
 	fmt.Fprintln(w, strings.Join(texts, "\t"))
+}
+
+// plain shows what would move the cursor, colour the screen or turn the writing round as a mark: names come from other people.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 func amount(m client.Money) string { return money.Of(m.Amount, money.Currency(m.Currency)).String() }

@@ -39,6 +39,13 @@ func TestAListFitsTheTerminalAndWideCutsNothing(t *testing.T) {
 	require.Contains(t, printed(formJSON, 60), "END")
 }
 
+func TestANameDoesNotReachTheTerminalItself(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	row(&out, "a", "\x1b[31mred\n\r\a\t\u202etxt.exe\u2069 Ω 北京 \U0001F600")
+	require.Equal(t, "a\t\uFFFD[31mred\uFFFD\uFFFD\uFFFD\uFFFD\uFFFDtxt.exe\uFFFD Ω 北京 \U0001F600\n", out.String())
+}
+
 func TestASecretIsNeverCut(t *testing.T) {
 	t.Parallel()
 	out := &bytes.Buffer{}

@@ -109,6 +109,19 @@ func (m *matrix) sales() map[string]write {
 	}
 }
 
+func TestANameIsOfLetters(t *testing.T) {
+	t.Parallel()
+	ada := newWorld(t).logIn(0)
+	for _, name := range []string{"a\x1b[31m", "a\nb", "\u202egpj.exe", ""} {
+		got := ada.do(http.MethodPost, "/v1/projects", map[string]any{"name": name})
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, "%q: %s", name, got.text())
+	}
+	for _, name := range []string{"vision", "北京 Ω", "می\u200cخواهم", "\U0001F600"} {
+		got := ada.do(http.MethodPost, "/v1/projects", map[string]any{"name": name})
+		require.Equal(t, http.StatusCreated, got.status, "%q: %s", name, got.text())
+	}
+}
+
 func TestADryRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	m := newMatrix(t)

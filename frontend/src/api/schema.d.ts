@@ -1904,7 +1904,7 @@ export interface components {
             items: components["schemas"]["Organization"][];
         };
         ProjectCreate: {
-            name: string;
+            name: components["schemas"]["Name"];
         };
         Project: {
             id: string;
@@ -1918,7 +1918,7 @@ export interface components {
         /** @enum {string} */
         Scope: "leases:read" | "leases:write" | "market:read" | "billing:read" | "billing:write" | "identity:read" | "identity:write" | "organization:read" | "organization:write" | "events:read" | "events:write" | "audit:read" | "admin:read" | "admin:write";
         APIKeyCreate: {
-            name: string;
+            name: components["schemas"]["Name"];
             scopes: components["schemas"]["Scope"][];
             project_id?: string;
             /** Format: date-time */
@@ -1961,7 +1961,7 @@ export interface components {
             items: components["schemas"]["APIKey"][];
         };
         SSHKeyCreate: {
-            name: string;
+            name: components["schemas"]["Name"];
             /** @description authorized_keys form, e.g. ssh-ed25519 AAAA… */
             public_key: string;
         };
@@ -2038,14 +2038,14 @@ export interface components {
             email: string;
         };
         GroupCreate: {
-            name: string;
+            name: components["schemas"]["Name"];
             role: components["schemas"]["Role"];
             /** @description The role is in this project only. */
             project_id?: string;
             user_ids?: string[];
         };
         GroupUpdate: {
-            name?: string;
+            name?: components["schemas"]["Name"];
             role?: components["schemas"]["Role"];
             /** @description All of its members */
             user_ids?: string[];
@@ -2063,7 +2063,7 @@ export interface components {
             items: components["schemas"]["Group"][];
         };
         ServiceAccountCreate: {
-            name: string;
+            name: components["schemas"]["Name"];
             role: components["schemas"]["Role"];
             project_id?: string;
             /**
@@ -2073,7 +2073,7 @@ export interface components {
             expires_at?: string;
         };
         ServiceAccountUpdate: {
-            name?: string;
+            name?: components["schemas"]["Name"];
             role?: components["schemas"]["Role"];
             /** Format: date-time */
             expires_at?: string;
@@ -2370,18 +2370,19 @@ export interface components {
         LeaseState: "reserved" | "provisioning" | "active" | "releasing" | "closed" | "cancelled";
         LeaseCreate: {
             quote_id: string;
-            /** @description Left out: made from the instance type. */
-            name?: string;
+            name?: components["schemas"]["Name"];
             ssh_key_ids: string[];
             /** @description cloud-init */
             user_data?: string;
             tags?: components["schemas"]["Tags"];
         };
+        /** @description What people call a thing, in letters, without control characters or marks that turn the writing round */
+        Name: string;
         Tags: {
             [key: string]: string;
         };
         LeaseUpdate: {
-            name?: string;
+            name?: components["schemas"]["Name"];
             tags?: components["schemas"]["Tags"];
         };
         Lease: {
