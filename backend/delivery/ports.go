@@ -52,7 +52,7 @@ type Work interface {
 	// half of their site's nodes were heard after it. When a whole site is silent, it is rather we who cannot hear it.
 	Silent(ctx context.Context, nodes []ids.Node, before time.Time) (map[ids.Node]time.Time, error)
 	// Watched lists the active leases of which something must be looked at: a node of theirs was last heard before the instant, or reports a
-	// condition that prevents allocation, or is out by the lease's log.
+	// condition that prevents allocation, or the lease says that something of it is out.
 	Watched(ctx context.Context, heardBefore time.Time) ([]ids.Lease, error)
 	// Troubles reads the conditions of the nodes that prevent allocation now.
 	Troubles(ctx context.Context, nodes []ids.Node) ([]Trouble, error)

@@ -330,12 +330,17 @@ const siteWithin = 60 * time.Second
 
 func (i *instance) awaitSite(ctx context.Context, a *app.App) (app.SiteStanding, error) {
 	began := time.Now()
-	enough := time.NewTimer(siteWithin)
+	return i.awaitSettled(ctx, siteWithin, 100*time.Millisecond, func() (app.SiteStanding, error) { return a.SiteStanding(ctx, app.DemoSite, began) })
+}
+
+// awaitSettled looks every so often until the machines have settled, the time is over, or a child has died, and returns how they stand then.
+func (i *instance) awaitSettled(ctx context.Context, within, every time.Duration, look func() (app.SiteStanding, error)) (app.SiteStanding, error) {
+	enough := time.NewTimer(within)
 	defer enough.Stop()
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		standing, err := a.SiteStanding(ctx, app.DemoSite, began)
+		standing, err := look()
 		if err != nil || standing.Settled() {
 			return standing, err
 		}

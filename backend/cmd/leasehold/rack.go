@@ -209,23 +209,5 @@ func rackDisks(dataDir string) ([]string, error) {
 const rackWithin = 5 * time.Minute
 
 func (i *instance) awaitRack(ctx context.Context, a *app.App, began time.Time) (app.SiteStanding, error) {
-	enough := time.NewTimer(rackWithin)
-	defer enough.Stop()
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		standing, err := a.RackStanding(ctx, began)
-		if err != nil || standing.Settled() {
-			return standing, err
-		}
-		select {
-		case <-tick.C:
-		case <-enough.C:
-			return standing, nil
-		case err := <-i.children.Failed():
-			return standing, err
-		case <-ctx.Done():
-			return standing, ctx.Err()
-		}
-	}
+	return i.awaitSettled(ctx, rackWithin, 500*time.Millisecond, func() (app.SiteStanding, error) { return a.RackStanding(ctx, began) })
 }

@@ -34,10 +34,7 @@ const (
 // agentTimeout bounds a call that does not wait.
 const agentTimeout = 30 * time.Second
 
-// Register adds the routes to a router, under the paths that package protocol names.
-func (a Agent) Register(r gin.IRouter) { a.mount(r.Group("/agent/v1")) }
-
-// mount adds the routes to a group that has request ids, the access log, recovery and a body limit, and no authentication.
+// mount adds the routes, under the paths that package protocol names, to a group that has request ids, the access log, recovery and a body limit, and no authentication.
 func (a Agent) mount(r gin.IRouter) {
 	if a.Fleet == nil {
 		return // this process serves no agents

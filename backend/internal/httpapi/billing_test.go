@@ -118,11 +118,10 @@ func TestAWebhookIsKeptWhenItsSignatureIsRight(t *testing.T) {
 	require.Equal(t, int64(700), ada.balance(t).Cash.Amount)
 }
 
-func TestUsageAndInvoicesAreOnesOwnAndPaged(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+// heldLease is Ada's lease of one node for nine minutes from now, with its money held.
+func (w *world) heldLease(t *testing.T, ada caller, area httpapi.Billing) (*moneytest.World, lease.Lease) {
+	t.Helper()
 	money := moneytest.On(t, w.db, w.database.Pool(t), 1_000)
-	ada, bob, area := w.logIn(0), w.logIn(1), newBilling(w)
 	require.Equal(t, http.StatusCreated, ada.do(http.MethodPost, "/v1/billing/top-ups", topUp(10_000, "pm_card_visa")).status)
 	start := w.clock.Now()
 	segment := moneytest.Segment(1, start, start.Add(9*time.Minute), 20_000_000, 1_900, 8)
@@ -130,6 +129,14 @@ func TestUsageAndInvoicesAreOnesOwnAndPaged(t *testing.T) {
 	total, err := metering.Total([]lease.Segment{segment}, 1)
 	require.NoError(t, err)
 	require.NoError(t, area.Bills.Hold(t.Context(), l.ID, l.Org, total))
+	return money, l
+}
+
+func TestUsageAndInvoicesAreOnesOwnAndPaged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ada, bob, area := w.logIn(0), w.logIn(1), newBilling(w)
+	money, l := w.heldLease(t, ada, area)
 	money.Is(t, l, lease.Active, lease.NoOutcome)
 	money.Happens(t, l, l.Start, lease.EventActive, nil)
 	for range 3 {
@@ -166,15 +173,8 @@ func TestUsageAndInvoicesAreOnesOwnAndPaged(t *testing.T) {
 func TestAnInvoiceIsAPaperAndRowsForCostTools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	money := moneytest.On(t, w.db, w.database.Pool(t), 1_000)
 	ada, bob, area := w.logIn(0), w.logIn(1), newBilling(w)
-	require.Equal(t, http.StatusCreated, ada.do(http.MethodPost, "/v1/billing/top-ups", topUp(10_000, "pm_card_visa")).status)
-	start := w.clock.Now()
-	segment := moneytest.Segment(1, start, start.Add(9*time.Minute), 20_000_000, 1_900, 8)
-	l := money.Lease(t, w.seeded[0].Org, 1, segment)
-	total, err := metering.Total([]lease.Segment{segment}, 1)
-	require.NoError(t, err)
-	require.NoError(t, area.Bills.Hold(t.Context(), l.ID, l.Org, total))
+	money, l := w.heldLease(t, ada, area)
 	money.Happens(t, l, l.Start, lease.EventActive, nil)
 	money.Happens(t, l, l.End, lease.EventReleasing, nil)
 	money.Is(t, l, lease.Releasing, lease.Completed)
@@ -189,6 +189,7 @@ func TestAnInvoiceIsAPaperAndRowsForCostTools(t *testing.T) {
 	require.Contains(t, paper.text(), "Test gateway: no real money moved.")
 	requireProblem(t, bob.do(http.MethodGet, path, nil), http.StatusNotFound, "invoice-not-found")
 
+	start := l.Start
 	export := func(who caller, from, to time.Time) answer {
 		asked := url.Values{"from": {from.Format(time.RFC3339)}, "to": {to.Format(time.RFC3339)}}
 		return who.do(http.MethodGet, "/v1/billing/exports/focus?"+asked.Encode(), nil)

@@ -20,15 +20,6 @@ type Limits struct {
 	Address      ratelimit.Policy // an IP address on the routes without a credential that change something: log-in, refresh
 }
 
-// DefaultLimits are generous for people and programs, and dull for guessers of passwords.
-func DefaultLimits() Limits {
-	return Limits{
-		Credential:   ratelimit.Policy{Name: "credential", Requests: 6_000, Window: time.Minute},
-		Organization: ratelimit.Policy{Name: "organization", Requests: 24_000, Window: time.Minute},
-		Address:      ratelimit.Policy{Name: "address", Requests: 60, Window: time.Minute},
-	}
-}
-
 type limiters struct{ credential, organization, address *ratelimit.Limiter }
 
 // limitRate takes the request from every bucket that it belongs to, and tells about the tightest.

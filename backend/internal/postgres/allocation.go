@@ -94,25 +94,6 @@ func (s *Allocations) ByLeaseForUpdate(ctx context.Context, id ids.Lease) ([]lea
 	})
 }
 
-// LiveByNode reads what holds a node's slots, also when its time is over: whatever has no ReleasedAt.
-func (s *Allocations) LiveByNode(ctx context.Context, id ids.Node) ([]lease.Allocation, error) {
-	return s.find(ctx, func(db *gorm.DB) *gorm.DB { return db.Where("node_id = ? AND released_at IS NULL", id) })
-}
-
-// Before reads unreleased allocations that share slots with a and whose time is earlier: while there is one, a's slots must not
-// be handed over.
-func (s *Allocations) Before(ctx context.Context, a lease.Allocation) ([]lease.Allocation, error) {
-	var rows []allocationRow
-	err := s.db.asPlatform(ctx, func(ctx context.Context) error {
-		return conn(ctx).Where("node_id = ? AND slots && ?::int4range AND released_at IS NULL AND id <> ? AND lower(occupied) < ?",
-			a.Node, slotRange(a.Slots), a.ID, a.Occupied.Start).Order("occupied, id").Find(&rows).Error
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read earlier allocations: %w", err)
-	}
-	return each(rows, toAllocation), nil
-}
-
 func (s *Allocations) find(ctx context.Context, narrow func(*gorm.DB) *gorm.DB) ([]lease.Allocation, error) {
 	var rows []allocationRow
 	err := s.db.asPlatform(ctx, func(ctx context.Context) error {

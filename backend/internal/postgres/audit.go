@@ -172,7 +172,7 @@ func (s *AuditEvents) AddLinks(ctx context.Context, events []audit.Event) error 
 	rows := each(events, func(e audit.Event) auditLinkRow {
 		return auditLinkRow{OrgID: e.Org, Seq: e.Link.Seq, EventID: e.ID, Previous: e.Link.Previous, Hash: e.Link.Hash}
 	})
-	if err := conn(ctx).CreateInBatches(&rows, insertAtOnce).Error; err != nil {
+	if err := conn(ctx).CreateInBatches(&rows, insertBatch).Error; err != nil {
 		return fmt.Errorf("insert links: %w", err)
 	}
 	taken := each(events, func(e audit.Event) ids.Audit { return e.ID })

@@ -142,15 +142,10 @@ func (s *Webhooks) Number(ctx context.Context, limit int) ([]webhook.Event, erro
 		return nil, fmt.Errorf("number events: %w", err)
 	}
 	slices.SortFunc(rows, func(a, b eventRow) int { return cmp.Compare(a.Position, b.Position) })
-	told := map[ids.Org]bool{}
-	for _, r := range rows {
-		if told[r.OrgID] {
-			continue
-		}
-		told[r.OrgID] = true
-		if err := conn(ctx).Exec("SELECT pg_notify(?, ?)", webhook.Channel, r.OrgID.String()).Error; err != nil {
-			return nil, fmt.Errorf("announce events: %w", err)
-		}
+	orgs := each(rows, func(r eventRow) string { return r.OrgID.String() })
+	slices.Sort(orgs)
+	if err := announce(ctx, webhook.Channel, slices.Compact(orgs)); err != nil {
+		return nil, fmt.Errorf("announce events: %w", err)
 	}
 	return each(rows, toEvent), nil
 }

@@ -123,9 +123,6 @@ func stepOf(db *gorm.DB, step fleet.Step) *gorm.DB {
 		step.Lease, step.Fabric, step.Kind, step.Attempt)
 }
 
-// insertBatch is how many rows go into one statement, which takes 65,535 parameters at most.
-const insertBatch = 1_000
-
 // AddOperations implements fleet.Operations.
 func (s *Fleet) AddOperations(ctx context.Context, operations []fleet.Operation, keys []string) (map[ids.Operation]bool, error) {
 	if len(operations) == 0 {
@@ -165,10 +162,7 @@ func wake(ctx context.Context, operations []fleet.Operation, written map[ids.Ope
 			agents = append(agents, o.Agent.String())
 		}
 	}
-	if len(agents) == 0 {
-		return nil
-	}
-	return conn(ctx).Exec("SELECT pg_notify(?, agent) FROM unnest(?::text[]) agent", fleet.Channel, textArray(agents)).Error
+	return announce(ctx, fleet.Channel, agents)
 }
 
 // CountDown implements fleet.Operations. The row's lock is what makes exactly one caller see 0.

@@ -235,16 +235,14 @@ func (w *LeaseWork) Silent(ctx context.Context, nodes []ids.Node, before time.Ti
 	return silent, nil
 }
 
-// Watched implements delivery.Work.
+// Watched implements delivery.Work. A running lease has a reason while something of it is out, and only then.
 func (w *LeaseWork) Watched(ctx context.Context, heardBefore time.Time) ([]ids.Lease, error) {
 	found, err := scan[ids.Lease](ctx, w.db, `
-		SELECT l.id FROM lease l WHERE l.state = 'active' AND EXISTS (
+		SELECT l.id FROM lease l WHERE l.state = 'active' AND (l.reason <> '' OR EXISTS (
 		    SELECT FROM allocation a LEFT JOIN node_liveness v ON v.node_id = a.node_id
 		    WHERE a.lease_id = l.id AND a.state = 'in_use' AND a.released_at IS NULL AND (v.seen_at < ?
-		        OR EXISTS (SELECT FROM node_condition c WHERE c.node_id = a.node_id AND c.cleared_at IS NULL AND c.class = 'prevents_allocation')
-		        OR (SELECT count(*) FILTER (WHERE e.type = ?) > count(*) FILTER (WHERE e.type = ?) FROM lease_event e
-		            WHERE e.lease_id = l.id AND e.data->>'allocation' IS NOT NULL)))
-		ORDER BY l.id`, heardBefore, lease.EventOutageBegan, lease.EventOutageEnded)
+		        OR EXISTS (SELECT FROM node_condition c WHERE c.node_id = a.node_id AND c.cleared_at IS NULL AND c.class = 'prevents_allocation'))))
+		ORDER BY l.id`, heardBefore)
 	if err != nil {
 		return nil, fmt.Errorf("list leases to watch: %w", err)
 	}

@@ -151,3 +151,11 @@ func (h *Hub) next(ctx context.Context, conn *pgx.Conn) error {
 	}
 	return nil
 }
+
+// announce notifies a channel of each of the names when the transaction commits, in one statement.
+func announce(ctx context.Context, channel string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	return conn(ctx).Exec("SELECT pg_notify(?, name) FROM unnest(?::text[]) name", channel, textArray(names)).Error
+}

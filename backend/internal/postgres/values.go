@@ -14,6 +14,9 @@ import (
 	"github.com/leasehold/leasehold/backend/lease"
 )
 
+// insertBatch is how many rows go into one statement, which takes 65,535 parameters at most.
+const insertBatch = 1_000
+
 // slotRange is an int4range column with bounds '[)'.
 type slotRange lease.Slots
 

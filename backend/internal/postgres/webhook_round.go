@@ -23,9 +23,6 @@ func (s *Webhooks) Listening(ctx context.Context, orgs []ids.Org) ([]webhook.End
 	return each(rows, toEndpoint), nil
 }
 
-// insertAtOnce keeps a statement's parameters within PostgreSQL's 65,535.
-const insertAtOnce = 1_000
-
 // InsertDeliveries implements webhook.Rounds.
 func (s *Webhooks) InsertDeliveries(ctx context.Context, deliveries []webhook.Delivery) error {
 	if len(deliveries) == 0 {
@@ -36,7 +33,7 @@ func (s *Webhooks) InsertDeliveries(ctx context.Context, deliveries []webhook.De
 			ID: d.ID, OrgID: d.Org, EndpointID: d.Endpoint, EventID: d.Event.ID, State: string(d.State), Tries: d.Tries, NextAt: d.NextAt, CreatedAt: d.CreatedAt,
 		}
 	})
-	if err := conn(ctx).Clauses(clause.OnConflict{DoNothing: true}).CreateInBatches(rows, insertAtOnce).Error; err != nil {
+	if err := conn(ctx).Clauses(clause.OnConflict{DoNothing: true}).CreateInBatches(rows, insertBatch).Error; err != nil {
 		return fmt.Errorf("insert deliveries: %w", err)
 	}
 	return nil
