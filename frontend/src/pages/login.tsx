@@ -23,13 +23,13 @@ export function Login() {
     mutationFn: () => take(api.POST("/v1/sessions", { body: code === "" ? { email, password } : { email, password, code } })),
     onSuccess: keepSession,
   });
+  const methods = useQuery({ queryKey: ["log-in-methods"], queryFn: () => take(api.GET("/v1/log-in-methods")), retry: false });
   if (session.status === "in") {
     const next = search.get("next") ?? "/";
     // Only a path of our own: a link must not send people elsewhere after they have logged in.
     return <Navigate to={/^\/(?!\/)/.test(next) && next !== "/" ? next : home(session.me)} replace />;
   }
   const wantsCode = code !== "" || (logIn.error instanceof Problem && logIn.error.type.endsWith("second-factor-required"));
-  const methods = useQuery({ queryKey: ["log-in-methods"], queryFn: () => take(api.GET("/v1/log-in-methods")), retry: false });
   const problem = search.get("problem");
   const submit = (event: FormEvent) => {
     event.preventDefault();
